@@ -29,7 +29,7 @@ soak: $(READY)  ## all cases of the exhaustive tests, and SEEDS long runs with m
 	$(BIN)/pytest -m soak -n 3 --dist worksteal
 	$(BIN)/python tests/runs/soak.py --seeds $(SEEDS)
 	$(BIN)/python tests/runs/corruption.py --runs 20
-	$(BIN)/python -m holdfast.testing.exactness --seeds 100
+	$(BIN)/python -m holdfast_bench.exactness --seeds 100
 
 bench: $(READY)  ## measure everything quickly, and draw the report
 	$(BIN)/holdfast bench all --quick --output bench-results

@@ -9,10 +9,10 @@ from holdfast.checkpoint.remote.open import open_store
 from holdfast.checkpoint.remote.retrying import Patience
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.job import load
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.backup.run_copy import name_of
-from holdfast.runs.backup.uploader import Uploader
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import RunDirectory
+from holdfast.sinks.backup.run_copy import name_of
+from holdfast.sinks.backup.uploader import Uploader
 
 PATIENT = Patience(pause_s=0.001, deadline_s=0.05, missing_s=0.01)
 LAYOUT = layout_of(4)

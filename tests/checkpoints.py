@@ -9,15 +9,15 @@ from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
+from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.parts import DigestKind
 from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention_events import log_retention_event
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.writer import write_part
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
-from holdfast.observe.retention_events import log_retention_event
 from holdfast.worker.checkpoints.restore import check_layout, read_into
 
 ATTEMPT = "0a"

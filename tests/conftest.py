@@ -20,15 +20,15 @@ from threading import Event
 import pytest
 import torch
 
+from holdfast.api.script import run_script
 from holdfast.cli import app
 from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run import run as run_in
-from holdfast.runs.script import run_script
 from holdfast.runs.supervisor import Controls
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.testing.namespaces import Namespaces
+from holdfast_bench.on_hosts.namespaces import Namespaces
 
 needs_iptables = pytest.mark.skipif(
     shutil.which("iptables") is None, reason="dropping single packets needs iptables"

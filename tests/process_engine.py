@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from holdfast.core.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import Place, PlaceState
 
 
 class ProcessEngine:

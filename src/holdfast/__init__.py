@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api.train import Result, train
     from holdfast.data.dataset import Dataset
     from holdfast.errors import (
         CheckpointError,
@@ -26,27 +27,26 @@ if TYPE_CHECKING:
         WorkerFailed,
     )
     from holdfast.job.train_job import TrainJob as Job
-    from holdfast.observe.record.loaded_run import load_run
-    from holdfast.observe.sinks.callback import Event
-    from holdfast.runs.train import Result, train
+    from holdfast.record.views.loaded_run import load_run
+    from holdfast.sinks.callback import Event
     from holdfast.worker.session import Session
     from holdfast.worker.shard import Shard
 
 _HOMES = {
     "CheckpointError": "holdfast.errors",
     "Dataset": "holdfast.data.dataset",
-    "Event": "holdfast.observe.sinks.callback",
+    "Event": "holdfast.sinks.callback",
     "HoldfastError": "holdfast.errors",
     "Job": "holdfast.job.train_job:TrainJob",
     "JobError": "holdfast.errors",
     "NonFiniteError": "holdfast.errors",
     "OutOfMemory": "holdfast.errors",
-    "Result": "holdfast.runs.train",
+    "Result": "holdfast.api.train",
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",
-    "load_run": "holdfast.observe.record.loaded_run",
-    "train": "holdfast.runs.train",
+    "load_run": "holdfast.record.views.loaded_run",
+    "train": "holdfast.api.train",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ from holdfast.agent.activities import Activity, activities, longest_wait_s
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag, describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted
-from holdfast.transport.shared_memory import SharedMemoryGroup
 
 MEMBERS = (0, 1, 2)
 

@@ -13,14 +13,14 @@ from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
+from holdfast.checkpoint.part_file import WrittenPart, write_part
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.checkpoint.writer import WrittenPart, write_part
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
 from holdfast.core.events import CheckpointCompleted
 from holdfast.core.protocol import CheckpointResult, Part
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 
 LAYOUT = layout_of(width=4)
 

@@ -24,15 +24,15 @@ from checkpoints import (
 from conftest import wait_until
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Parent
+from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.checkpoint.writer import write_part
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
 from holdfast.core.protocol import Part, StoredCheckpoint
 from holdfast.errors import CheckpointError, ProtocolError
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from keys import seal_of, signing_key
 
 

@@ -8,11 +8,11 @@ import pytest
 from conftest import SMALL, events_of
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.scores import with_devices
-from holdfast.core.shares import Share
+from holdfast.core.placement.shares import Share
 from holdfast.hardware.profile import Device
 from holdfast.job import load
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, PROFILE
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS, PROFILE
 
 CARDS = tuple(Device(name=f"card {score}", score=score) for score in (12.7, 9.1, 3.0))
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast.arena.memory import Arena, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag, describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted, HoldfastError, JobError
-from holdfast.transport.shared_memory import SharedMemoryGroup
 
 
 @pytest.fixture

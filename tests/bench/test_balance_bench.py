@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.bench import balance
-from holdfast.bench.unlike.cluster import Cluster, default_shards
-from holdfast.bench.unlike.measured import imbalance, measured, plans_of
-from holdfast.bench.unlike.models import GptText
-from holdfast.bench.unlike.quota import NoQuota, limited_groups
-from holdfast.bench.unlike.slowed import SlowedDevice
-from holdfast.bench.unlike.step_log import LoggedStep
 from holdfast.errors import HoldfastError, JobError
+from holdfast_bench import balance
+from holdfast_bench.unlike.cluster import Cluster, default_shards
+from holdfast_bench.unlike.measured import imbalance, measured, plans_of
+from holdfast_bench.unlike.models import GptText
+from holdfast_bench.unlike.quota import NoQuota, limited_groups
+from holdfast_bench.unlike.slowed import SlowedDevice
+from holdfast_bench.unlike.step_log import LoggedStep
 
 SYSTEMS = ["bound", "bound, one pass", "DDP", "even", "proportional", "dynamic", "hybrid"]
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from conftest import wait_until
-from holdfast.bench import recovery
-from holdfast.testing.namespaces import Namespaces
+from holdfast_bench import recovery
+from holdfast_bench.on_hosts.namespaces import Namespaces
 
 pytestmark = pytest.mark.slow
 

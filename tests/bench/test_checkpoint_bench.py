@@ -10,16 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.bench.checkpoint import __main__ as command
-from holdfast.bench.checkpoint import saving
-from holdfast.bench.checkpoint.cpu_meter import CpuMeter
-from holdfast.bench.checkpoint.disk import forget, raw_block, read_raw, write_raw
-from holdfast.bench.checkpoint.runs import Runner
-from holdfast.bench.checkpoint.savers import load_into, saver_of
-from holdfast.bench.checkpoint.saving import Plan
-from holdfast.bench.checkpoint.systems import OURS, PEERS, UNSYNCED
-from holdfast.bench.checkpoint.window import NEVER, Save, Schedule, Window, figures
 from holdfast.linux.files import sync_directory
+from holdfast_bench.checkpoint import __main__ as command
+from holdfast_bench.checkpoint import saving
+from holdfast_bench.checkpoint.cpu_meter import CpuMeter
+from holdfast_bench.checkpoint.disk import forget, raw_block, read_raw, write_raw
+from holdfast_bench.checkpoint.runs import Runner
+from holdfast_bench.checkpoint.savers import load_into, saver_of
+from holdfast_bench.checkpoint.saving import Plan
+from holdfast_bench.checkpoint.systems import OURS, PEERS, UNSYNCED
+from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window, figures
 
 
 @pytest.mark.parametrize(

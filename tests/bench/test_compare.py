@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bench.results.conditions import Stopwatch
-from holdfast.bench.results.figures import spread
-from holdfast.bench.results.result import Result
-from holdfast.bench.results.statistics import change
-from holdfast.bench.suite.compare import compare
 from holdfast.errors import JobError
+from holdfast_bench.results.conditions import Stopwatch
+from holdfast_bench.results.figures import spread
+from holdfast_bench.results.result import Result
+from holdfast_bench.results.statistics import change
+from holdfast_bench.suite.compare import compare
 
 RECORDED = Path(__file__).parent / "data"
 """Two recordings of `holdfast bench startup` with the same code, and one of `emulate`."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.bench.scenarios.scenario import SCENARIOS, Outcome, judged, outcome
+from holdfast_bench.scenarios.scenario import SCENARIOS, Outcome, judged, outcome
 
 BY_NAME = {each.name: each for each in SCENARIOS}
 KILLED = BY_NAME["worker-killed"]
@@ -65,7 +65,7 @@ def test_a_scenario_runs_with_both_recoveries():
     command = [
         sys.executable,
         "-m",
-        "holdfast.bench.scenarios",
+        "holdfast_bench.scenarios",
         "--scenarios",
         "checkpoint-damaged",
     ]

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from conftest import holdfast_processes
-from holdfast.bench.peers import systems
-from holdfast.bench.peers.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
 from holdfast.errors import HoldfastError, JobError
+from holdfast_bench.peers import systems
+from holdfast_bench.peers.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
-from holdfast.bench.qlora.jobs import Setup
-from holdfast.bench.qlora.rows import measured_row, predicted_row, time_model
-from holdfast.bench.qlora.runs import Measured
 from holdfast.job import load
-from holdfast.testing.namespaces import Namespaces
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
+from holdfast_bench.qlora.jobs import Setup
+from holdfast_bench.qlora.rows import measured_row, predicted_row, time_model
+from holdfast_bench.qlora.runs import Measured
 
 TEN_GBIT = Link(bytes_per_s=10e9 / 8)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from holdfast.bench.results.result import Result
-from holdfast.bench.suite.catalogue import BENCHMARKS, BY_NAME
-from holdfast.bench.suite.run_all import options_of, run_all
-from holdfast.cli.bench.suite import app
+from holdfast_bench.cli.suite import app
+from holdfast_bench.results.result import Result
+from holdfast_bench.suite.catalogue import BENCHMARKS, BY_NAME
+from holdfast_bench.suite.run_all import options_of, run_all
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "benchmarks" / "result.schema.json"
 
@@ -25,7 +25,7 @@ def commands():
 def test_every_benchmark_has_a_module_and_a_command():
     assert {*BY_NAME, "all", "compare"} == commands().keys()
     for name in BY_NAME:
-        assert importlib.util.find_spec(f"holdfast.bench.{name}") is not None
+        assert importlib.util.find_spec(f"holdfast_bench.{name}") is not None
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda each: each.name)

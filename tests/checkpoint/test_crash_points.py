@@ -12,10 +12,10 @@ from checkpoints import ATTEMPT, bytes_of, header_of, layout_of, restore, state_
 from conftest import sampled
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commit import Committed, complete, prepare
+from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
-from holdfast.checkpoint.writer import write_part
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
 from holdfast.core.protocol import CheckpointResult, Part

@@ -7,11 +7,11 @@ import sys
 import pytest
 import typer
 
-from holdfast.bench.results.conditions import Stopwatch
-from holdfast.bench.results.result import Result
-from holdfast.bench.suite.catalogue import BY_NAME
-from holdfast.cli.bench import run
-from holdfast.cli.bench.commands import app
+from holdfast_bench.cli import run
+from holdfast_bench.cli.bench import app
+from holdfast_bench.results.conditions import Stopwatch
+from holdfast_bench.results.result import Result
+from holdfast_bench.suite.catalogue import BY_NAME
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def call(*words):
 def test_bench_command_starts_its_own_module(name, started):
     call(name, "--json")
     assert [each for each, _ in started] == [name]
-    assert importlib.util.find_spec(f"holdfast.bench.{name}")
+    assert importlib.util.find_spec(f"holdfast_bench.{name}")
 
 
 def test_bench_recovery_passes_commands_to_compare_on(started):

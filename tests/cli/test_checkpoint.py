@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints import layout_of, save, state_of, store_in, write
 from holdfast.checkpoint.manifest import Best, Manifest
-from holdfast.observe.run_dir import held
+from holdfast.rundir.run_directory import held
 from keys import encryption_key, seal_of, signing_key
 from recorded_run import write_run
 

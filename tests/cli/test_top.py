@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli import app
 from holdfast.cli.observe import top
 from holdfast.errors import JobError
-from holdfast.observe import registry
+from holdfast.record import registry
 from recorded_run import LAST_STEP, events, write, write_run
 
 ENDED = {"time_unix_s": 1025.5, "event": "run-ended", "status": "finished", "steps": LAST_STEP}

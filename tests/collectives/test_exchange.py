@@ -7,16 +7,16 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.network import Hosts, Network
 from holdfast.collectives.reduction import ReductionMemory
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import HoldfastError
-from holdfast.transport.connections import Listener
-from holdfast.transport.network import Hosts, Network
-from holdfast.transport.shared_memory import SharedMemoryGroup
 
 PARAMETERS = {
     "long": torch.empty(300_000),

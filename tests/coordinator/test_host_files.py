@@ -9,7 +9,7 @@ import pytest
 from holdfast.coordinator import host_files
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.errors import ProtocolError
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, ShipMessage
 
 HOST = "h2-0a1b2c3d"

@@ -18,8 +18,8 @@ from holdfast.core.protocol import Status
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.launch.child import Child
-from holdfast.observe.run_dir import SECRETS, TOKEN, RunDirectory
-from holdfast.runs.endpoint import DEFAULT_PORT, Endpoint, make_secrets, make_token
+from holdfast.rundir.run_directory import SECRETS, TOKEN, RunDirectory
+from holdfast.runs.hosts.endpoint import DEFAULT_PORT, Endpoint, make_secrets, make_token
 from holdfast.wire.certificate_request import new_request
 from holdfast.wire.join import ANSWERS, JoinMessage, control_address, join
 from holdfast.wire.link import CoordinatorLink

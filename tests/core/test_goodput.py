@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.goodput import (
+from holdfast.record.goodput import (
     LOSSES,
     Cause,
     CommittedSteps,

@@ -1,6 +1,6 @@
 """How long a host waits before it joins again."""
 
-from holdfast.core.rejoin import MIN_DELAY_S, SOON_S, RejoinDelay
+from holdfast.core.placement.rejoin import MIN_DELAY_S, SOON_S, RejoinDelay
 
 
 def test_a_host_that_is_fenced_soon_after_it_joined_waits_longer_each_time():

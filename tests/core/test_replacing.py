@@ -2,7 +2,7 @@
 
 import itertools
 
-from holdfast.core.replacing import (
+from holdfast.core.placement.replacing import (
     EARLY_S,
     JOIN_S,
     MARGIN_S,

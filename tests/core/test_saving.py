@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.core.actions import CompleteCheckpoint, KeepSnapshot, PrepareCheckpoint
-from holdfast.core.checkpoints.saving import Saving
+from holdfast.core.checkpoints.part_collector import Saving
 from holdfast.core.events import PartStaged
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 

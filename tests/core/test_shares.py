@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.shares import Claim, Needs, Supply, divide, first_free, shortages
+from holdfast.core.placement.shares import Claim, Needs, Supply, divide, first_free, shortages
 
 GIB = 1 << 30
 

@@ -16,16 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.dashboard.access import keys
-from holdfast.dashboard.access.address import Address
-from holdfast.dashboard.access.sessions import MAX_CLIENTS, MAX_WRONG, WINDOW_S, Access, Shown
-from holdfast.dashboard.link import Link
-from holdfast.dashboard.live import LiveRuns
-from holdfast.dashboard.stopping import Stop
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.observe import registry
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.record import registry
+from holdfast.rundir.run_directory import RunDirectory
+from holdfast.views.dashboard.access import keys
+from holdfast.views.dashboard.access.address import Address
+from holdfast.views.dashboard.access.sessions import MAX_CLIENTS, MAX_WRONG, WINDOW_S, Access, Shown
+from holdfast.views.dashboard.link import Link
+from holdfast.views.dashboard.live import LiveRuns
+from holdfast.views.dashboard.stopping import Stop
 
 pytest.importorskip("streamlit")
 HOLDFAST = Path(sys.executable).with_name("holdfast")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.observe import dashboard
-from holdfast.dashboard.access.keys import token_file
 from holdfast.errors import JobError
+from holdfast.views.dashboard.access.keys import token_file
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 TIMEOUT_S = 120

@@ -9,11 +9,14 @@ pytest.importorskip("plotly")
 
 from large_runs import BEGAN, write_run
 
-from holdfast.dashboard import page, theme
-from holdfast.dashboard.charts import ticks
-from holdfast.dashboard.live import LiveRuns
-from holdfast.dashboard.markup import text
-from holdfast.dashboard.panels import (
+from holdfast.job import load
+from holdfast.record import units
+from holdfast.record.run_record import RunRecord
+from holdfast.views.dashboard import page, theme
+from holdfast.views.dashboard.charts import ticks
+from holdfast.views.dashboard.live import LiveRuns
+from holdfast.views.dashboard.markup import text
+from holdfast.views.dashboard.panels import (
     accuracy,
     band,
     breakdown,
@@ -29,10 +32,7 @@ from holdfast.dashboard.panels import (
     timeline,
     workers,
 )
-from holdfast.dashboard.view import View
-from holdfast.job import load
-from holdfast.observe import units
-from holdfast.observe.record.run_record import RunRecord
+from holdfast.views.dashboard.view import View
 
 STARTED, STEPS, KILLED_AT = 1000.0, 40, 1015.25
 GAP = {"time_unix_s": KILLED_AT, "event": "worker-exited", "rank": 1, "status": -9,
@@ -290,7 +290,7 @@ def test_the_band_says_what_to_do(run_dir, monkeypatch):
 
 
 def band_state(name):
-    from holdfast.observe.record.state import RunState, StateName
+    from holdfast.record.state import RunState, StateName
 
     return RunState(name=StateName(name))
 

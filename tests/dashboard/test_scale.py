@@ -13,10 +13,10 @@ pytest.importorskip("streamlit")
 from large_runs import write_run
 from test_dashboard import TIMEOUT_S, command, needs_browser
 
-from holdfast.dashboard import page, theme
-from holdfast.dashboard.live import SLICE_S
-from holdfast.dashboard.view import View
-from holdfast.observe.record.run_record import RunRecord
+from holdfast.record.run_record import RunRecord
+from holdfast.views.dashboard import page, theme
+from holdfast.views.dashboard.live import SLICE_S
+from holdfast.views.dashboard.view import View
 
 FIRST_PAINT_S, REFRESH_S = 3.0, 1.0
 SIZES = [(1_000_000, 4), (400, 1000)]

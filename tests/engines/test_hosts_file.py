@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.engines import hosts_file
-from holdfast.engines.open_engine import open_engine
+from holdfast.clusters.engines import hosts_file
+from holdfast.clusters.engines.open_engine import open_engine
 from holdfast.errors import JobError
 
 

@@ -9,7 +9,7 @@ import pytest
 from ssh_hosts import ssh_hosts
 
 from conftest import events_of
-from holdfast.engines import own_wheel
+from holdfast.clusters.engines import own_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

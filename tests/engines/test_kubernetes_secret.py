@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engines.kubernetes import secret
+from holdfast.clusters.engines.kubernetes import secret
 from holdfast.errors import EngineError, JobError
 from kubernetes_api import kubernetes_api
 

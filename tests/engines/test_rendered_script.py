@@ -7,8 +7,8 @@ import slurm_cluster
 from slurm_cluster import begins, printed, saved, steps
 
 from conftest import wait_until
+from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
-from holdfast.render.slurm import sbatch
 
 cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

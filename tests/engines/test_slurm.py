@@ -11,9 +11,9 @@ import slurm_cluster
 from slurm_cluster import begins, printed, saved, steps
 
 from conftest import events_of, holdfast_processes, metrics_of, wait_until
-from holdfast.engines.slurm import SlurmEngine
+from holdfast.clusters.engines.slurm import SlurmEngine
 from holdfast.errors import EngineError
-from holdfast.runs.endpoint import address_towards
+from holdfast.runs.hosts.endpoint import address_towards
 
 cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
 PAGE = Path(__file__).parents[2] / "docs" / "slurm.md"

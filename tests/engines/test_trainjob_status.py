@@ -12,10 +12,14 @@ import pytest
 from kubeflow_trainer_api import models
 
 from conftest import events_of, own_loopback_address, wait_until
+from holdfast.clusters.engines.kubernetes.trainjob_status import (
+    TrainerServer,
+    TrainJobStatus,
+    status_of,
+)
 from holdfast.core.protocol import WorkerProgress
-from holdfast.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus, status_of
 from holdfast.errors import JobError
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from kubernetes_api import own_certificate
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/ns/trainjobs/digits/status"

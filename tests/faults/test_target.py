@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast.faults.target import Target
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir.run_directory import EVENTS
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from recipe_checks import CHECKS
 
 from conftest import sampled
+from holdfast.api.train import run_job
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 RECIPES = sorted((Path(__file__).parents[2] / "docs" / "recipes").glob("*.py"))
 OFTEN = {"gan"}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
+from holdfast.clusters.render.kubernetes import kubernetes
+from holdfast.clusters.render.plan import plan_of
+from holdfast.clusters.render.tree import write
 from holdfast.job import load
-from holdfast.render.kubernetes import kubernetes
-from holdfast.render.plan import plan_of
-from holdfast.render.tree import write
 from kubectl_tool import kubectl
 
 IMAGE = "registry.example/holdfast:0.1.0"

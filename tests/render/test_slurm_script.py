@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
-from holdfast.render.slurm import sbatch
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm" / "digits.sh"
 WORDS = ["digits", "workers=6", "resources.memory=2GiB", "resources.cpus=2"]

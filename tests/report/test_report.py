@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bench.suite.catalogue import BY_NAME
 from holdfast.errors import JobError
-from holdfast.report import markdown, page
-from holdfast.report.drawing import renderer_of
-from holdfast.report.figures import FIGURES
-from holdfast.report.readiness import ASPECTS
-from holdfast.report.report import build
-from holdfast.report.results import Results
-from holdfast.report.theme import DARK, LIGHT, THEMES, style
+from holdfast_bench.report import markdown, page
+from holdfast_bench.report.drawing import renderer_of
+from holdfast_bench.report.figures import FIGURES
+from holdfast_bench.report.readiness import ASPECTS
+from holdfast_bench.report.report import build
+from holdfast_bench.report.results import Results
+from holdfast_bench.report.theme import DARK, LIGHT, THEMES, style
+from holdfast_bench.suite.catalogue import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -101,7 +101,7 @@ def test_no_texts_of_a_figure_overlap_and_none_leaves_it(results, name, theme):
 
 
 def test_phases_add_up_or_the_rest_is_drawn(report):
-    from holdfast.report.figures.phases import missing
+    from holdfast_bench.report.figures.phases import missing
 
     bars = [("a", {"detect": 0.5}, 1.0), ("b", {"detect": 0.99}, 1.0)]
     assert [missing(bar) > 0.05 for bar in bars] == [True, False]

@@ -12,7 +12,7 @@ from faults import is_first, wrap
 
 A_SHARD = "holdfast.worker.step.tree:TreeStepper.begin_shard"
 PLACES = {
-    "data": "holdfast.worker.training_loop:TrainingLoop._read",
+    "data": "holdfast.worker.loop.training_loop:TrainingLoop._read",
     "checkpoint": "holdfast.worker.checkpoints.saver:CheckpointSaver._staged",
 }
 """Where a fault happens, by its kind; the others happen in a shard."""

@@ -26,8 +26,8 @@ from holdfast.faults.target import Target
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
-from holdfast.observe import lines
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.run import LaunchOptions, run
 
 KINDS = {"kill": 10, "stop": 2, "raise": 2, "agent": 3, "coordinator": 3}
@@ -134,7 +134,7 @@ class Soak:
         return True
 
     def _living(self, who):
-        events = list(lines.read(self.directory / "events.jsonl"))
+        events = list(json_lines.read(self.directory / "events.jsonl"))
         ended = {event["pid"] for event in events if event["event"] == f"{who}-exited"}
         started = [event["pid"] for event in events if event["event"] == f"{who}-started"]
         alive = [pid for pid in started if pid not in ended and psutil.pid_exists(pid)]
@@ -167,7 +167,7 @@ def job_of(orders, steps):
 
 def samples_of(directory):
     """What each step was computed with, and what came of it."""
-    entries = [line for line in lines.read(directory / "metrics.jsonl") if "loss" in line]
+    entries = [line for line in json_lines.read(directory / "metrics.jsonl") if "loss" in line]
     names = "step", "epoch", "loss", "norm", "samples", "logged"
     return [[entry[name] for name in names] for entry in entries]
 
@@ -218,7 +218,7 @@ def soak(forks, folder, *, seed, steps, faults):
         "seconds": round(time.monotonic() - began, 1),
         "generations": sum(
             event["event"] == "generation-started"
-            for event in lines.read(folder / "disturbed" / "events.jsonl")
+            for event in json_lines.read(folder / "disturbed" / "events.jsonl")
         ),
         "held_early_and_last": [[asdict(each) for each in held] for held in (early, last)],
     }

@@ -3,14 +3,14 @@
 import pytest
 
 from conftest import FAILING_TASKS, SMALL, TASKS, watching
+from holdfast.api.resolve import shards as auto_shards
+from holdfast.api.resolve import workers as auto_workers
+from holdfast.api.resolve.trials import TimedStep
+from holdfast.api.train import run_job
 from holdfast.errors import JobError, OutOfMemory
 from holdfast.job import load
-from holdfast.runs.auto import shards as auto_shards
-from holdfast.runs.auto import workers as auto_workers
-from holdfast.runs.auto.trials import TimedStep
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.supervisor import Controls
-from holdfast.runs.train import run_job
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
 
 @pytest.mark.slow
 def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("holdfast.runs.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.api.train.usable_cores", lambda: 2)
     first = train("run", workers="auto", epochs=1)
     said = capsys.readouterr().err
     assert "workers=auto: measuring 1 worker of 2 threads, 2 workers of 1 thread\n" in said
@@ -178,8 +178,8 @@ def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys
 @pytest.mark.soak
 @pytest.mark.slow
 def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
-    monkeypatch.setattr("holdfast.runs.auto.trials.TRIAL_S", 0.3)
-    monkeypatch.setattr("holdfast.runs.auto.shards.DOUBLINGS", 2)
+    monkeypatch.setattr("holdfast.api.resolve.trials.TRIAL_S", 0.3)
+    monkeypatch.setattr("holdfast.api.resolve.shards.DOUBLINGS", 2)
     task = f"{TASKS.parent / 'balance_tasks.py'}:by_sample"
     keys = {"task": task, "batch": 24, "workers": 2, "balance": "dynamic"}
     keys |= {"params": {"slow": {"1": 3}}, "epochs": 8, "data": None, "model": None}
@@ -198,7 +198,7 @@ def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
 
 @pytest.mark.soak
 def test_a_job_that_fails_in_a_trial_fails_as_its_run_would(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.runs.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.api.train.usable_cores", lambda: 2)
     with pytest.raises(JobError, match=r"call session\.attach"):
         train("run", workers="auto", task=f"{FAILING_TASKS}:no_attach", batch=20)
     assert not (tmp_path / "run").exists()

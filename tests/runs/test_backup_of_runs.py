@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 
 from conftest import SMALL, events_of, own_loopback_address, wait_until
+from holdfast.api.train import run_job
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.job import load
-from holdfast.runs.backup.restore import restore
-from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.hosts.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
+from holdfast.sinks.backup.restore import restore
 from object_stores import make_bucket, s3_server
 from process_engine import ProcessEngine
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from conftest import TASKS, events_of, sampled
 from holdfast.cli import app
 from holdfast.core.balance.times import PHASES
-from holdfast.observe import lines
+from holdfast.rundir import json_lines
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,9 @@ def test_a_worker_that_slows_down_is_named_with_the_reason(train, tmp_path, grou
 
 def test_the_times_of_all_workers_are_in_the_metrics(train, tmp_path):
     result = train(**JOB, params={"trouble": "", "read_s": 0.002}, run_dir=tmp_path / "run")
-    steps = [line for line in lines.read(tmp_path / "run" / "metrics.jsonl") if "workers" in line]
+    steps = [
+        line for line in json_lines.read(tmp_path / "run" / "metrics.jsonl") if "workers" in line
+    ]
     assert len(steps) == BEGINS_AT + 15
     workers = steps[-1]["workers"]
     assert (workers["rank"], workers["shards"]) == ([0, 1], [4, 4])

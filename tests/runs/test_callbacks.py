@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from conftest import sampled
+from holdfast.api.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from conftest import SMALL, events_of, metrics_of, sampled
+from holdfast.api.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
 from holdfast.faults.target import Target
 from holdfast.job import load
-from holdfast.observe import lines
+from holdfast.rundir import json_lines
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def chaos(forks, tmp_path):
 
 def root_causes(run_dir):
     """The root causes in the recovery reports of a run, and their injected faults."""
-    reports = lines.read(run_dir / "recoveries.jsonl")
+    reports = json_lines.read(run_dir / "recoveries.jsonl")
     return [(cause["who"], cause["injected_fault"]) for each in reports for cause in each["causes"]]
 
 

@@ -9,13 +9,13 @@ from contextlib import closing
 import pytest
 
 from conftest import TASKS, events_of, wait_until
-from holdfast.core.shares import Needs
+from holdfast.api.train import run_job
+from holdfast.core.placement.shares import Needs
 from holdfast.errors import EngineError, JobError
 from holdfast.job import load
 from holdfast.linux.supply import supply_here
-from holdfast.observe.claims import HeldClaim, claims_here
+from holdfast.rundir.claims import HeldClaim, claims_here
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

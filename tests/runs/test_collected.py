@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from conftest import events_of, own_loopback_address
+from holdfast.api.train import run_job
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.job import load
-from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.hosts.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 from keys import encryption_key, signing_key
 from process_engine import ProcessEngine
 

@@ -20,9 +20,9 @@ from holdfast.coordinator.checkpoint_server import CheckpointServer
 from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import JobError
-from holdfast.observe.lines import EventLog
-from holdfast.runs.collector import Collector
-from holdfast.runs.provided import provide
+from holdfast.rundir.json_lines import EventLog
+from holdfast.runs.hosts.checkpoint_fetch import provide
+from holdfast.runs.hosts.collector import Collector
 from holdfast.wire.checkpoint_service import CheckpointService, OfferResult
 from holdfast.wire.rpc import OPTIONS, open_channel
 
@@ -268,7 +268,7 @@ def test_a_full_disk_is_an_event_and_keeps_space_for_the_journal(
 
 
 def test_the_end_does_not_wait_for_a_coordinator_that_is_gone(write, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.runs.collector.OFFER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("holdfast.runs.hosts.collector.OFFER_TIMEOUT_S", 0.3)
     write("a", 2)
     address = f"unix:{os.path.relpath(tmp_path)}/nobody"
     with closing(Collector(tmp_path / "a", address, None)) as sender:

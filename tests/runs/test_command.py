@@ -73,7 +73,7 @@ def wait_for_step(process, run_dir, step):
 
 @pytest.fixture(scope="module")
 def reference(forks, tmp_path_factory):
-    from holdfast.observe.run_dir import RunDirectory
+    from holdfast.rundir.run_directory import RunDirectory
     from holdfast.runs.run import LaunchOptions, run
 
     chosen = load.check({**SMALL, "epochs": 10}, where="test")

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from conftest import wait_until
-from holdfast.observe.lines import Tail
+from holdfast.rundir.json_lines import Tail
 from namespaces import namespaces, needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]

@@ -17,7 +17,7 @@ MODELS = {"cnn": SMALL["model"], "mlp": {"name": "mlp", "hidden": [16, 16], "dro
 def reference(forks, tmp_path_factory):
     """The hash of each model trained by one worker."""
     from holdfast.job import load
-    from holdfast.observe.run_dir import RunDirectory
+    from holdfast.rundir.run_directory import RunDirectory
     from holdfast.runs.run import LaunchOptions, run
 
     found = {}

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.exactness.case import Case, Configuration, Kill, Recipe, dump, load
-from holdfast.testing.exactness.draw import draw
-from holdfast.testing.exactness.fuzz import (
+from holdfast_bench.exactness.case import Case, Configuration, Kill, Recipe, dump, load
+from holdfast_bench.exactness.draw import draw
+from holdfast_bench.exactness.fuzz import (
     NOT_REPRODUCIBLE,
     details,
     examine,
     shrunk,
     specification,
 )
-from holdfast.testing.exactness.runner import Runner
+from holdfast_bench.exactness.runner import Runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # on a busy machine
 
@@ -49,7 +49,7 @@ def test_a_planted_bug_is_found(monkeypatch, plant):
 
 
 def fuzz(*words, cwd):
-    command = [sys.executable, "-m", "holdfast.testing.exactness", *words]
+    command = [sys.executable, "-m", "holdfast_bench.exactness", *words]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 

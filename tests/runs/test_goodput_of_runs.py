@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 
 from conftest import TASKS, sampled
-from holdfast.core.goodput import Cause
-from holdfast.observe.record.run_record import RunRecord
+from holdfast.record.goodput import Cause
+from holdfast.record.run_record import RunRecord
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of
+from holdfast.api.train import run_job
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from faulty_tasks import marks
 from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
 from holdfast.errors import JobError, NonFiniteError, WorkerFailed
 from holdfast.job import load
-from holdfast.observe import lines
-from holdfast.observe.sinks.loss_curve import draw
+from holdfast.rundir import json_lines
+from holdfast.sinks.loss_curve import draw
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
     assert entries[4]["loss"] < 2
     assert not any("skipped" in entry for entry in entries if entry is not odd)
     draw(path, tmp_path / "loss.png")
-    assert lines.columns(entries)["loss"][3] is None
+    assert json_lines.columns(entries)["loss"][3] is None
 
 
 @pytest.mark.soak
@@ -238,7 +238,10 @@ def test_a_death_in_a_recheck_changes_nothing(inject, at, when, rank):
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
 def test_a_sum_that_goes_wrong_once_is_done_again(inject, tmp_path, rank):
-    barrier = {"at": "holdfast.transport.shared_memory:SharedMemoryGroup.barrier", "when": "before"}
+    barrier = {
+        "at": "holdfast.collectives.shared_memory:SharedMemoryGroup.barrier",
+        "when": "before",
+    }
     inject({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)
     assert [event["event"] for event in events_of(tmp_path / "run")].count(
         "generation-started"

@@ -10,10 +10,10 @@ import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of, sampled
 from holdfast.errors import HoldfastError
-from holdfast.observe import recovery_reports
-from holdfast.observe.sinks.run_files import RunFiles
-from holdfast.observe.sinks.sink import Sink
+from holdfast.record import recovery_reports
+from holdfast.record.sink import Sink
 from holdfast.runs.supervisor import Controls
+from holdfast.sinks.run_files import RunFiles
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import pytest
 from test_user_state import own
 
 from conftest import SMALL, TASKS, events_of, sampled
+from holdfast.api.train import run_job
 from holdfast.errors import JobError, WorkerFailed
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

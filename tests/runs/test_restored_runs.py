@@ -7,10 +7,10 @@ import pytest
 from backups import FakeRun
 from checkpoints import store_in
 from conftest import events_of
+from holdfast.api.missing_checkpoint_check import check_newest
 from holdfast.errors import CheckpointError, JobError
-from holdfast.observe.run_dir import RunDirectory, run_id_of
-from holdfast.runs.backup.restore import restore
-from holdfast.runs.rolled_back import check_newest
+from holdfast.rundir.run_directory import RunDirectory, run_id_of
+from holdfast.sinks.backup.restore import restore
 from keys import encryption_key, seal_of, signing_key
 
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from checkpoints import layout_of, save, state_of, store_in
+from holdfast.api.missing_checkpoint_check import check_newest
 from holdfast.errors import JobError
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
-from holdfast.runs.rolled_back import check_newest
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 
 LAYOUT = layout_of(width=4)
 

@@ -16,12 +16,12 @@ import yaml
 
 import nvml_stand_in
 from conftest import events_of, own_loopback_address, wait_until
-from holdfast.dashboard import theme
-from holdfast.dashboard.panels import alerts as alert_panel
-from holdfast.dashboard.panels import workers
-from holdfast.dashboard.view import View
-from holdfast.observe.prometheus import alerts, catalogue, grafana
-from holdfast.observe.record.run_record import RunRecord
+from holdfast.record.run_record import RunRecord
+from holdfast.sinks.prometheus import alerts, catalogue, grafana
+from holdfast.views.dashboard import theme
+from holdfast.views.dashboard.panels import alerts as alert_panel
+from holdfast.views.dashboard.panels import workers
+from holdfast.views.dashboard.view import View
 from prometheus_tools import needs_prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, needs_prometheus, nvml_stand_in.needs_gcc]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from conftest import events_of, printed, sampled, wait_until
+from holdfast.api.script import run_script
 from holdfast.errors import WorkerFailed
 from holdfast.job import load
-from holdfast.observe import lines
+from holdfast.rundir import json_lines
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.script import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def test_a_script_with_checkpoints_ends_with_the_reference_weights(run, tmp_path
     assert (result.status, result.restarts) == ("finished", 1)
     assert (tmp_path / "weights").read_text() == weights
     assert "goes on from step 10" in printed(tmp_path)
-    (report,) = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    (report,) = json_lines.read(tmp_path / "run" / "recoveries.jsonl")
     assert report["outcome"] == "restarted"
     blamed = {cause["rank"] for cause in report["causes"]}
     assert blamed == ({0, 1} if fault == "sleep@1" else {int(fault[-1])})
@@ -125,7 +125,7 @@ dist.destroy_process_group()
 """,
         hang_timeout_s=1,
     )
-    [report] = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    [report] = json_lines.read(tmp_path / "run" / "recoveries.jsonl")
     assert report["missing"] == [1]
     first, second = report["whereabouts"]
     assert (first["doing"], first["waits_for"]) == ("in all_reduce of torch.distributed", [1])
@@ -206,6 +206,6 @@ def test_a_cascading_failure_is_not_named_although_it_ends_first(run, tmp_path):
     with pytest.raises(WorkerFailed, match="rank 1 was killed by SIGKILL") as caught:
         run(FEELS, tmp_path, workers=3, on_failure="stop")
     assert caught.value.rank == 1
-    [report] = lines.read(tmp_path / "run" / "recoveries.jsonl")
+    [report] = json_lines.read(tmp_path / "run" / "recoveries.jsonl")
     assert [cause["who"] for cause in report["causes"]] == ["rank 1"]
     assert report["ended"] == [0, 2]

@@ -5,12 +5,12 @@ import shutil
 import pytest
 
 from conftest import SMALL, events_of
+from holdfast.api.train import run_job
 from holdfast.checkpoint.exports.weights import digest, load_weights
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 from keys import encryption_key, seal_of, signing_key
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from holdfast.errors import (
     WorkerFailed,
 )
 from holdfast.job import load
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 

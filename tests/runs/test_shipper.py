@@ -12,9 +12,9 @@ import pytest
 
 from conftest import wait_until
 from holdfast.coordinator.host_files import HostFiles
-from holdfast.observe.lines import EventLog
-from holdfast.observe.system_file import SystemFile
-from holdfast.runs.shipper import Shipper, positions_of
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.system_file import SystemFile
+from holdfast.runs.hosts.shipper import Shipper, positions_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, OPTIONS, handlers
 from system_samples import SAMPLE
 

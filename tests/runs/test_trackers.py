@@ -13,10 +13,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from holdfast.api.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

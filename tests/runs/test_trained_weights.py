@@ -7,10 +7,10 @@ import torch
 from weight_tasks import Tied, X
 
 from conftest import events_of
+from holdfast.api.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import run_job
 
 pytestmark = pytest.mark.slow
 

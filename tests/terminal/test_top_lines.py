@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from holdfast.observe.record.run_at import RunAt
-from holdfast.observe.record.run_record import RunRecord
-from holdfast.observe.record.state import RunState, StateName
-from holdfast.terminal.plain import INTERVAL_S, PlainLines
+from holdfast.record.run_record import RunRecord
+from holdfast.record.state import RunState, StateName
+from holdfast.record.views.run_at import RunAt
+from holdfast.views.terminal.plain import INTERVAL_S, PlainLines
 from recorded_run import LAST_STEP, NOW, RECOVERY, events, generation, step, write, write_run
 
 

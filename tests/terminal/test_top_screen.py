@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from holdfast.observe.record.run_at import RunAt
-from holdfast.observe.record.run_record import RunRecord
-from holdfast.observe.record.state import RunState, StateName
-from holdfast.terminal.lines import ASCII, UTF8, look_of
-from holdfast.terminal.screen import draw, others_in_words
+from holdfast.record.run_record import RunRecord
+from holdfast.record.state import RunState, StateName
+from holdfast.record.views.run_at import RunAt
+from holdfast.views.terminal.lines import ASCII, UTF8, look_of
+from holdfast.views.terminal.screen import draw, others_in_words
 from recorded_run import GPU, LAST_STEP, NOW, events, write, write_run
 
 
@@ -139,7 +139,7 @@ def test_other_runs_are_named_in_a_line():
 @pytest.mark.slow
 def test_the_screen_loads_neither_torch_nor_charts():
     code = (
-        "import sys, holdfast.terminal.top; "
+        "import sys, holdfast.views.terminal.top; "
         "sys.exit(bool({'torch', 'numpy', 'plotly', 'streamlit', 'matplotlib'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,14 +9,14 @@ import pytest
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.balance.times import StepTimes
 from holdfast.job import load
-from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.worker.agent_link import AgentLink
-from holdfast.worker.balancing import Balancing
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
+from holdfast.worker.timing.balancing import Balancing
 
 SECOND_NS = 10**9
 

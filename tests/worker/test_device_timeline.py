@@ -6,9 +6,9 @@ from conftest import needs_gpu
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
-from holdfast.transport.shared_memory import SharedMemoryGroup
-from holdfast.worker.device_timeline import MANY, DeviceTimeline, timeline_of
-from holdfast.worker.stopwatch import Stopwatch
+from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.worker.timing.device_timeline import MANY, DeviceTimeline, timeline_of
+from holdfast.worker.timing.stopwatch import Stopwatch
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
 

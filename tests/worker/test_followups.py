@@ -7,7 +7,7 @@ import pytest
 from holdfast.checkpoint.manifest import Best
 from holdfast.errors import JobError
 from holdfast.job.settings import Evaluation
-from holdfast.worker.followups import best_after
+from holdfast.worker.loop.followups import best_after
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted, ReplicaError
-from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 
 

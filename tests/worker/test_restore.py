@@ -16,12 +16,12 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.code_version import CodeVersion
 from holdfast.errors import CheckpointError, HoldfastError, JobError
 from holdfast.job import load
-from holdfast.observe import code_version, lines
-from holdfast.observe.run_dir import EVENTS
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.rundir import code_version, json_lines
+from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -244,5 +244,5 @@ def test_other_code_is_reported_and_accepted(tmp_path):
         code_version.keep(tmp_path, kept)
         (((found, _),), _) = restore([root])
         assert found.step == 1
-        logged = lines.read(tmp_path / EVENTS)
+        logged = json_lines.read(tmp_path / EVENTS)
         assert [(e["event"], e["step"], e["before"], e["now"]) for e in logged] == events

@@ -8,14 +8,14 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import ReplicaError
-from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.sections import Sections
+from holdfast.worker.shared_sections import Sections
 
 STEP = 7
 PADDING = -1

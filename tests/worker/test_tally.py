@@ -10,7 +10,7 @@ from torchmetrics import classification
 
 from holdfast.errors import JobError
 from holdfast.worker.evaluation import _encode, _results
-from holdfast.worker.tally import tally_of, together
+from holdfast.worker.metric_states import tally_of, together
 
 CLASSES = 3
 GENERATOR = torch.Generator().manual_seed(0)

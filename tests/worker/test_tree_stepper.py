@@ -9,15 +9,15 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
-from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import pair
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.sections import Sections
+from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.commit import CommitVote, RequestFlags
 from holdfast.worker.step.stepper import StepContext
 from holdfast.worker.step.tree import TreeStepper

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.collectives.barrier_tags import describe
-from holdfast.transport.shared_memory import newest_barrier
+from holdfast.collectives.shared_memory import newest_barrier
 
 _WAITS: Final = frozenset({Phase.WAIT, Phase.WAIT_REDUCE})
 _WORDS: Final = MappingProxyType(

@@ -30,13 +30,13 @@ from holdfast.arena.memory import Arena, Word
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
+from holdfast.core.placement.shares import first_free
 from holdfast.core.protocol import Failure
-from holdfast.core.shares import first_free
 from holdfast.errors import ProtocolError
 from holdfast.job.script_job import ScriptJob
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.host_memory import OomKills, available
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.messages import (
     AnyMessage,

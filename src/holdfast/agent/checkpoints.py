@@ -38,7 +38,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.protocol import CheckpointResult, Draft, Part, StoredCheckpoint
 from holdfast.errors import CheckpointError
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 
 CLOSE_TIMEOUT_S: Final = 15.0
 """How long the end of an agent may wait for a disk, to which it may write what is staged."""

@@ -24,9 +24,9 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
-from holdfast.observe import code_version
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir import code_version
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage

@@ -9,7 +9,7 @@ from holdfast.agent.worker_handle import WorkerHandle
 from holdfast.core.actions import ResumeWorkers
 from holdfast.core.membership import by_host
 from holdfast.core.protocol import Eviction
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.messages import ResumeMessage
 
 

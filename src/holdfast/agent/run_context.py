@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.agent.tunnel import Tunnel
+from holdfast.core.placement.shares import Share
 from holdfast.core.protocol import Failure
-from holdfast.core.shares import Share
 from holdfast.hardware.profile import Device
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob

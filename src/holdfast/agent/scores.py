@@ -14,8 +14,8 @@ from holdfast.hardware.host import devices_here
 from holdfast.hardware.profile import Device
 from holdfast.job.train_job import SCORED, TrainJob
 from holdfast.linux.supply import supply_here
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import PROFILE
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import PROFILE
 
 
 def with_devices(run: RunContext, log: EventLog) -> RunContext:

@@ -12,7 +12,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.hardware.system import SystemSampler
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.supply import visible_gpus
-from holdfast.observe.system_file import SystemFile
+from holdfast.rundir.system_file import SystemFile
 
 INTERVAL_S: Final = 2.0
 """How often the host is sampled."""

@@ -16,8 +16,8 @@ from holdfast.core.failures import Report
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.launch.fork_client import ForkClient
-from holdfast.observe.run_dir import worker_log
-from holdfast.observe.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
+from holdfast.rundir.run_directory import worker_log
+from holdfast.rundir.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
 from holdfast.wire.channel import Channel, pair
 
 

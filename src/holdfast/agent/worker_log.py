@@ -12,8 +12,8 @@ from holdfast.agent.worker_handle import WorkerHandle
 from holdfast.arena.memory import Arena
 from holdfast.core.failures import Exit
 from holdfast.core.protocol import Failure
-from holdfast.observe.lines import EventLog
-from holdfast.observe.stacks import await_stacks, innermost
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.stacks import await_stacks, innermost
 
 STACKS_TIMEOUT_S: Final = 0.1
 """How long workers that do not hang may take to write their stacks; as a rule milliseconds."""

@@ -13,10 +13,10 @@ from typing import Final
 
 from holdfast.agent.run_context import RunContext
 from holdfast.checkpoint.manifest import Header, PartFile
+from holdfast.checkpoint.part_file import WrittenPart
 from holdfast.checkpoint.retention import CLOSE_S
-from holdfast.checkpoint.writer import WrittenPart
 from holdfast.launch.fork_client import ForkClient
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.channel import Channel, pair
 from holdfast.wire.checkpoint_service import transfer_timeout_s
 from holdfast.wire.messages import (

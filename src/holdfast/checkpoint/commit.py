@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Parent, PartFile
+from holdfast.checkpoint.part_file import WrittenPart
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.writer import WrittenPart
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.protocol import CheckpointResult, Draft, Part
 from holdfast.errors import CheckpointError, ProtocolError

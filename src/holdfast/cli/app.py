@@ -11,8 +11,6 @@ import typer
 
 from holdfast.cli import chaos, drill, jobs, train
 from holdfast.cli import run as script
-from holdfast.cli.bench import suite  # noqa: F401  # adds commands
-from holdfast.cli.bench.commands import app as bench
 from holdfast.cli.checkpoint import group as checkpoint
 from holdfast.cli.cluster import agent, coordinator, doctor, hosts, pods, profile, render, token
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
@@ -24,7 +22,6 @@ from holdfast.cli.observe import (
     export,
     goodput,
     metrics,
-    report,
     runs,
     top,
     track,
@@ -32,6 +29,11 @@ from holdfast.cli.observe import (
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
+from holdfast_bench.cli import (
+    report,
+    suite,  # noqa: F401  # adds commands
+)
+from holdfast_bench.cli.bench import app as bench
 
 
 def _version(is_asked: bool) -> None:

@@ -11,8 +11,8 @@ from holdfast.cli import complete
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
 from holdfast.hardware.profile_file import Profiles
-from holdfast.observe.prometheus.address import MetricsAddress
-from holdfast.observe.run_dir import EVENTS, RUNS
+from holdfast.rundir.run_directory import EVENTS, RUNS
+from holdfast.sinks.prometheus.address import MetricsAddress
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
 """What `--on` takes."""

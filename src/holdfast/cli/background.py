@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from holdfast.observe import registry
-from holdfast.observe.registry import Record
-from holdfast.observe.run_dir import is_held
+from holdfast.record import registry
+from holdfast.record.registry import Record
+from holdfast.rundir.run_directory import is_held
 
 BACKGROUND: Final = "--background"
 OUTPUT: Final = "output.log"

@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.api.train import Result, run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
@@ -24,9 +25,8 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe.sinks.terminal import closing_table
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import Result, run_job
+from holdfast.sinks.terminal import closing_table
 
 
 def chaos(

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.errors import JobError
 from holdfast.job import keys, load
-from holdfast.observe.run_dir import RUNS
+from holdfast.rundir.run_directory import RUNS
 
 
 def job(incomplete: str) -> list[str]:

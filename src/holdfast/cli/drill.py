@@ -30,9 +30,9 @@ from holdfast.job import load
 from holdfast.job.mistakes import nearest
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
-from holdfast.observe.run_dir import new_run
-from holdfast.observe.sinks.terminal import closing_table
+from holdfast.rundir.run_directory import new_run
 from holdfast.runs.run_fork_server import fork_server
+from holdfast.sinks.terminal import closing_table
 
 
 def drill(

@@ -11,8 +11,8 @@ from typing import Final
 import typer
 
 from holdfast.errors import HoldfastError, RankTraceback
-from holdfast.observe.sinks.terminal import closing_table
 from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.sinks.terminal import closing_table
 
 FAILED_STATUS: Final = 1
 """Exit status of a run that failed."""

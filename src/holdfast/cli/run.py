@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
+from holdfast.api.script import name_of, run_script
 from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
 from holdfast.cli.ending import run_and_print
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script
-from holdfast.runs.endpoint import DEFAULT_PORT
+from holdfast.runs.hosts.endpoint import DEFAULT_PORT
 from holdfast.runs.run import LaunchOptions, RunResult
-from holdfast.runs.script import name_of, run_script
 
 
 def run(

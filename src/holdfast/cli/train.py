@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.api.reserve import placed
+from holdfast.api.train import run_job
 from holdfast.cli.arguments import (
     ENGINES,
     AcceptOlder,
@@ -36,12 +38,10 @@ from holdfast.job.models import MistralSpec
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import EVENTS, RunDirectory, new_run
-from holdfast.observe.transfers import TransferView
-from holdfast.runs.backup.restore import restore
-from holdfast.runs.placing import placed
+from holdfast.rundir.run_directory import EVENTS, RunDirectory, new_run
 from holdfast.runs.run import LaunchOptions, RunResult
-from holdfast.runs.train import run_job
+from holdfast.sinks.backup.restore import restore
+from holdfast.sinks.transfers import TransferView
 
 
 def train(

@@ -34,6 +34,7 @@ from holdfast.arena.tensors import copy_past_cache, read_names
 from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
 from holdfast.collectives.group import Group
+from holdfast.collectives.network import Hosts, Network
 from holdfast.collectives.reduction import Reduced, ReductionMemory
 from holdfast.collectives.slot import (
     BLOCK,
@@ -48,7 +49,6 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.cells import cells
 from holdfast.errors import JobError
-from holdfast.transport.network import Hosts, Network
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from typing import Final
 import torch
 
 from holdfast.arena.tensors import DTYPES
+from holdfast.collectives.network import Network
 from holdfast.collectives.slot import NAMES_BYTES, NUM_STATS, SlotLayout
+from holdfast.collectives.tcp import Buffers, Place
 from holdfast.core.balance.times import StepTimes
 from holdfast.errors import ProtocolError
-from holdfast.transport.network import Network
-from holdfast.transport.tcp import Buffers, Place
 
 AHEAD: Final = 4
 """How many blocks of one host may wait until those of the others have come."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol, Self
 
-from holdfast.transport.network import Network
+from holdfast.collectives.network import Network
 
 
 class BarrierTag(enum.IntEnum):

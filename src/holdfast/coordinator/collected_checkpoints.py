@@ -16,12 +16,12 @@ from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.retention import Retention, RetentionEvent
+from holdfast.checkpoint.retention_events import log_retention_event
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, newest_described, pieces, receive
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
-from holdfast.observe.lines import EventLog
-from holdfast.observe.retention_events import log_retention_event
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.checkpoint_service import CheckpointMessage, OfferResult
 
 START_TIMEOUT_S: Final = 10.0

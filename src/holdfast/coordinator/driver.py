@@ -10,7 +10,7 @@ from holdfast.core.actions import AppendToJournal, ProbeHost, RefuseHost, SendDe
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import RunEvent, Tick
 from holdfast.core.protocol import DesiredState, Probe, Stage
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 
 
 class Driver:

@@ -20,10 +20,10 @@ from typing import Final
 
 from holdfast.errors import ProtocolError
 from holdfast.job.load import JOB_FILE
-from holdfast.observe import code_version
-from holdfast.observe.lines import EventLog, StepFile
-from holdfast.observe.run_dir import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of
-from holdfast.observe.system_file import SystemFile, samples_in
+from holdfast.rundir import code_version
+from holdfast.rundir.json_lines import EventLog, StepFile
+from holdfast.rundir.run_directory import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of
+from holdfast.rundir.system_file import SystemFile, samples_in
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, JobMessage, ShipMessage, ShippedMessage
 
 MAX_HOST_BYTES: Final = 256 << 20

@@ -22,8 +22,8 @@ from holdfast.core.debug_log import DebugLog
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRETS
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRETS
 from holdfast.wire import debug_file
 
 

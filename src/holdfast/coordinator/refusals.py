@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 
 MAX_LOGGED: Final = 200
 """The most refusals that are logged one by one."""

@@ -34,7 +34,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
 from holdfast.errors import HoldfastError, ProtocolError
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.join import JoinedMessage, JoinMessage, control_address
 from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (

@@ -31,7 +31,7 @@ from holdfast.core.actions import (
     ShutDownAgent,
 )
 from holdfast.core.agent_worker import AgentWorker
-from holdfast.core.checkpoints.saving import Saving
+from holdfast.core.checkpoints.part_collector import Saving
 from holdfast.core.events import (
     AgentEvent,
     CheckpointCompleted,

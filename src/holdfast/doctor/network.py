@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.linux.interfaces import interface_of
-from holdfast.runs.endpoint import address_towards
+from holdfast.runs.hosts.endpoint import address_towards
 
 LOOPBACK: Final = "127.0.0.1"
 TIMEOUT_S: Final = 5.0

@@ -22,7 +22,7 @@ from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.run import LaunchOptions, run
 from holdfast.runs.supervisor import Controls
 

@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from holdfast.api.train import Result, run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
-from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS, METRICS
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS
 from holdfast.runs.run import LaunchOptions, Sidecar, stopped_by_signals
 from holdfast.runs.supervisor import Controls
-from holdfast.runs.train import Result, run_job
 
 FailurePolicy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -381,11 +381,11 @@ def _every(steps: int) -> int:
 
 
 def _events(run_dir: Path, name: str) -> list[dict[str, Any]]:
-    return [each for each in lines.read(run_dir / EVENTS) if each["event"] == name]
+    return [each for each in json_lines.read(run_dir / EVENTS) if each["event"] == name]
 
 
 def _seconds(run_dir: Path) -> float | None:
     """Seconds from a run's first generation to its last step, if both were logged."""
     began = _events(run_dir, "generation-started")
-    steps = [line for line in lines.last(run_dir / METRICS) if "time_unix_s" in line]
+    steps = [line for line in json_lines.last(run_dir / METRICS) if "time_unix_s" in line]
     return float(steps[-1]["time_unix_s"] - began[0]["time_unix_s"]) if began and steps else None

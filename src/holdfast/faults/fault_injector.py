@@ -21,8 +21,8 @@ from holdfast.faults.pending_fault import PendingFault
 from holdfast.faults.plan import Fault, FaultPlan
 from holdfast.faults.target import Target
 from holdfast.job.spec import Job
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 
 POLL_INTERVAL_S: Final = 0.003
 DRAWN_STEPS: Final = 100

@@ -18,8 +18,8 @@ from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.linux.process import Process
-from holdfast.observe.lines import Tail
-from holdfast.observe.run_dir import EVENTS, is_held
+from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.run_directory import EVENTS, is_held
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"

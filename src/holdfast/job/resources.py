@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field
 
-from holdfast.core.shares import Needs
+from holdfast.core.placement.shares import Needs
 from holdfast.job.part import Spec
 
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.shares import Share, Supply
+from holdfast.core.placement.shares import Share, Supply
 from holdfast.linux.cores import usable_cores
 from holdfast.linux.host_memory import available, total_bytes
 

@@ -18,9 +18,9 @@ from typing import Final
 from holdfast.core.protocol import Stage
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.host import HasFileno
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.hosts.host import HasFileno
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service

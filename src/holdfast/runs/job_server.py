@@ -21,7 +21,7 @@ from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.observe.run_dir import RunDirectory
+from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.run import LaunchOptions, run
 
 

@@ -9,7 +9,7 @@ from holdfast.core.restart_budget import SlidingWindow
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.launch.child import Child
-from holdfast.observe.lines import EventLog
+from holdfast.rundir.json_lines import EventLog
 
 
 class ProcessExits:

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+from holdfast.api.missing_checkpoint_check import check_newest
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.shares import Share
-from holdfast.engines.engine import Engine
+from holdfast.clusters.engines.engine import Engine
+from holdfast.core.placement.shares import Share
 from holdfast.errors import HoldfastError, JobError
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job.spec import Job
@@ -28,29 +29,29 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
-from holdfast.observe import code_version, registry
-from holdfast.observe.follower import Follower
-from holdfast.observe.lines import EventLog
-from holdfast.observe.prometheus.address import MetricsAddress
-from holdfast.observe.run_dir import ARCHIVE, EVENTS, PROFILE, RunDirectory
-from holdfast.observe.sinks.callback import Callback, OnEvent
-from holdfast.observe.sinks.loss_curve import LossCurve
-from holdfast.observe.sinks.notifier import Notifier
-from holdfast.observe.sinks.run_files import RunFiles
-from holdfast.observe.sinks.sink import Ending, Sink
-from holdfast.observe.sinks.terminal import Terminal
-from holdfast.observe.sinks.trackers import Trackers
-from holdfast.observe.tee import Tee
-from holdfast.runs.backup.sink import sinks_of_backup
+from holdfast.record import registry
+from holdfast.record.follower import Follower
+from holdfast.record.sink import Ending, Sink
+from holdfast.rundir import code_version
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.endpoint import Endpoint, make_secrets, rejoin_hint
-from holdfast.runs.fleet import Fleet
-from holdfast.runs.hosts import Hosts, JoiningHosts, OwnHost
-from holdfast.runs.local import LocalHosts
-from holdfast.runs.metrics import metrics_of_run
+from holdfast.runs.hosts.endpoint import Endpoint, make_secrets, rejoin_hint
+from holdfast.runs.hosts.fleet import Fleet
+from holdfast.runs.hosts.hosts import Hosts, JoiningHosts, OwnHost
+from holdfast.runs.hosts.local import LocalHosts
 from holdfast.runs.process_exits import ProcessExits
-from holdfast.runs.rolled_back import check_newest
 from holdfast.runs.supervisor import Controls, RunSupervisor
+from holdfast.sinks.backup.sink import sinks_of_backup
+from holdfast.sinks.callback import Callback, OnEvent
+from holdfast.sinks.loss_curve import LossCurve
+from holdfast.sinks.notifier import Notifier
+from holdfast.sinks.prometheus.address import MetricsAddress
+from holdfast.sinks.prometheus.sink import metrics_of_run
+from holdfast.sinks.run_files import RunFiles
+from holdfast.sinks.tee import Tee
+from holdfast.sinks.terminal import Terminal
+from holdfast.sinks.trackers.sink import Trackers
 from holdfast.tasks import code as code_of_job
 
 Sidecar = Callable[[Path], AbstractContextManager[object]]

@@ -15,8 +15,8 @@ from holdfast.launch.child import Child
 from holdfast.launch.fork_client import DIED, ForkServer
 from holdfast.launch.spawn import WORKER, Spawned, spawn
 from holdfast.linux.host_memory import OomKills, available
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunPaths
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import RunPaths
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.tasks import reference
 from holdfast.tasks.code import located

@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 from holdfast import errors
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError, Interrupted, RankTraceback, WorkerFailed
-from holdfast.observe.follower import Follower
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import RunDirectory, worker_log
+from holdfast.record.follower import Follower
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import RunDirectory, worker_log
 from holdfast.runs.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
-from holdfast.runs.hosts import Hosts
+from holdfast.runs.hosts.hosts import Hosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1

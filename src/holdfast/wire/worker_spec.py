@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from holdfast.core.shares import Share
+from holdfast.core.placement.shares import Share
 from holdfast.job.settings import CheckpointSettings
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob

@@ -22,9 +22,9 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
-from holdfast.worker.compute import to_device
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.tally import Results, State, Tally
+from holdfast.worker.devices import to_device
+from holdfast.worker.metric_states import Results, State, Tally
 
 Measure = Callable[[nn.Module, Batch], Any]
 """Measures a batch, for a tally."""

@@ -18,7 +18,7 @@ from holdfast.errors import (
     user_traceback,
 )
 from holdfast.wire.messages import FailedMessage
-from holdfast.worker.compute import explain
+from holdfast.worker.devices import explain
 
 MESSAGE_CHARS: Final = 4_000
 TRACEBACK_CHARS: Final = 32_000

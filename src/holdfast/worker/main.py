@@ -14,28 +14,29 @@ import torch
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.connections import Listener
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.linux.supply import restrict
-from holdfast.observe.stacks import stacks_file, write_on_signal
+from holdfast.rundir.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value, reference
 from holdfast.tasks.code import located
-from holdfast.transport.connections import Listener
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import FORK_SPEC, WorkerSpec, WriterSpec
-from holdfast.worker import fit, writer
+from holdfast.worker import fit
 from holdfast.worker.agent_link import AgentLink, SelfEviction, WorkerShutdown
+from holdfast.worker.checkpoints import writer_process
 from holdfast.worker.checks.numerics import numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
+from holdfast.worker.loop.training_loop import StopRequested
 from holdfast.worker.membership.member import Member
 from holdfast.worker.script import runner
 from holdfast.worker.session import Session
-from holdfast.worker.training_loop import StopRequested
 
 
 def main(config: str, arena_fd: int, socket_fd: int) -> int:
@@ -49,7 +50,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     spec = FORK_SPEC.validate_json(config)
     channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
     if isinstance(spec, WriterSpec):
-        return writer.run(spec, arena, channel)
+        return writer_process.run(spec, arena, channel)
     if spec.share is not None:
         restrict(spec.share)
     status = WorkerStatus(arena, spec.rank)

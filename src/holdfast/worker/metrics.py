@@ -14,10 +14,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.observe import lines
-from holdfast.observe.run_dir import METRICS
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import METRICS
+from holdfast.worker.metric_states import together
 from holdfast.worker.progress import Progress
-from holdfast.worker.tally import together
 
 MAX_RECENT: Final = 100
 """How many of the newest steps a host that has missed them gets."""
@@ -39,7 +39,7 @@ class Metrics:
         self.run_dir = Path(run_dir)
         self.recent: deque[Mapping[str, Any]] = deque(maxlen=MAX_RECENT)
         self._path = self.run_dir / METRICS
-        self._lines: lines.JsonLines | None = None
+        self._lines: json_lines.JsonLines | None = None
         self._transferred: dict[str, float] = {}  # the newest, until it is written
         self._evaluated_step = -1
         self._samples, self._seconds = 0, 0.0
@@ -54,8 +54,8 @@ class Metrics:
                 self._lines.close()
             self._lines = None
         elif self._lines is None:
-            newest = lines.forget_after(self._path, progress.step)
-            self._lines = lines.JsonLines(self._path)
+            newest = json_lines.forget_after(self._path, progress.step)
+            self._lines = json_lines.JsonLines(self._path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
             last = newest[-1]["step"] if newest else 0
             known = last if any("loss" in entry for entry in newest) else last - 1
@@ -112,7 +112,7 @@ class Metrics:
         """Write the results of an evaluation after `step` steps, once."""
         if self._lines is not None and self._evaluated_step != step:
             self._evaluated_step = step
-            self._lines.write(step=step, evaluation=lines.finite(results))
+            self._lines.write(step=step, evaluation=json_lines.finite(results))
 
     def throughput(self) -> dict[str, float | None]:
         """Samples per second since the first step, checkpoints and evaluations included."""

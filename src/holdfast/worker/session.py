@@ -29,15 +29,15 @@ from holdfast.data.loading.source import source_of
 from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.evaluation import Measure
-from holdfast.worker.followups import Followups
-from holdfast.worker.key_reads import ReadJob
-from holdfast.worker.main_only import MainOnly
+from holdfast.worker.loop.followups import Followups
+from holdfast.worker.loop.main_only import MainOnly
+from holdfast.worker.loop.training_loop import TrainingLoop
 from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
+from holdfast.worker.metric_states import Metrics, Results, tally_of
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
-from holdfast.worker.tally import Metrics, Results, tally_of
-from holdfast.worker.training_loop import TrainingLoop
+from holdfast.worker.unread_keys import ReadJob
 from holdfast.worker.user_state.commit_hooks import CommitHooks
 from holdfast.worker.user_state.schedule import Schedule, ScheduleFactory
 

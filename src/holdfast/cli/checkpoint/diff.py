@@ -13,7 +13,7 @@ from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
 from holdfast.cli.checkpoint.reading import reachable, reading
-from holdfast.observe.lines import finite
+from holdfast.rundir.json_lines import finite
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff import CheckpointDiff

@@ -19,7 +19,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.cli.arguments import Json, run_directory
 from holdfast.cli.checkpoint.arguments import settings_of
 from holdfast.cli.checkpoint.reading import reachable
-from holdfast.observe.units import MISSING, NBSP, clock, size
+from holdfast.record.units import MISSING, NBSP, clock, size
 
 MIN_WIDTH: Final = 200
 """Columns of a table that is not shown on a terminal."""

@@ -16,7 +16,7 @@ from holdfast.cli.arguments import run_directory
 from holdfast.cli.checkpoint.arguments import settings_of
 from holdfast.cli.checkpoint.reading import reachable, reading
 from holdfast.core.checkpoints.retention import RetentionPolicy
-from holdfast.observe.run_dir import held
+from holdfast.rundir.run_directory import held
 
 
 def prune(

@@ -13,9 +13,9 @@ from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
 from holdfast.cli.checkpoint.reading import reachable
 from holdfast.core.code_version import in_words
-from holdfast.observe.lines import finite
-from holdfast.observe.sinks.terminal import closing_table
-from holdfast.observe.units import NBSP, count, size
+from holdfast.record.units import NBSP, count, size
+from holdfast.rundir.json_lines import finite
+from holdfast.sinks.terminal import closing_table
 
 MAX_WIDTH: Final = 100
 """Longest text of a field that is shown under its own name."""

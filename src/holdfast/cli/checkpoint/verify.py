@@ -22,7 +22,7 @@ from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.reading import reachable, reading
 from holdfast.cli.ending import FAILED_STATUS
 from holdfast.errors import CheckpointError
-from holdfast.observe.units import NBSP, count, size
+from holdfast.record.units import NBSP, count, size
 
 PUBLIC_KEY: Final = "--public-key"
 

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.arguments import Metrics, Profile, metrics_address, profiles
 from holdfast.errors import JobError
-from holdfast.runs import joined
+from holdfast.runs.hosts import joining_agent
 
 
 def agent(
@@ -44,7 +44,7 @@ def agent(
         raise JobError("give --token-file, a copy of the token file that the run has printed")
     say = partial(print, file=sys.stderr, flush=True)
     known, served = profiles(profile), metrics_address(metrics)
-    joined.serve(
+    joining_agent.serve(
         join,
         token_file,
         say,

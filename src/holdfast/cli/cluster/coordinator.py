@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.api.train import run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import (
     AcceptOlder,
@@ -24,10 +25,9 @@ from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
-from holdfast.observe.run_dir import RunDirectory
-from holdfast.runs.endpoint import DEFAULT_PORT
+from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.hosts.endpoint import DEFAULT_PORT
 from holdfast.runs.run import LaunchOptions, RunResult
-from holdfast.runs.train import run_job
 
 
 def coordinator(

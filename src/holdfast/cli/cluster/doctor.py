@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from holdfast.api.reserve import placed as reserved
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.joining import Port, endpoint_at
@@ -27,9 +28,8 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import agents_dir, new_run
-from holdfast.runs.endpoint import DEFAULT_PORT
-from holdfast.runs.placing import placed as reserved
+from holdfast.rundir.run_directory import agents_dir, new_run
+from holdfast.runs.hosts.endpoint import DEFAULT_PORT
 from holdfast.runs.run import LaunchOptions
 
 _DEFAULT_JOB: Final = "digits"

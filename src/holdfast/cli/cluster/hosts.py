@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines import hosts_file, hosts_setup
+from holdfast.clusters.engines import hosts_file, hosts_setup
 from holdfast.errors import EngineError
 
 app = typer.Typer(help="Hosts that ssh reaches.", no_args_is_help=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from holdfast.errors import JobError
-from holdfast.runs.endpoint import Endpoint, address_towards, make_secrets, make_token
+from holdfast.runs.hosts.endpoint import Endpoint, address_towards, make_secrets, make_token
 
 Address = Annotated[
     str | None,

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.ending import STOPPED_STATUS
-from holdfast.engines.kubernetes.pod_commands import PodCommands
-from holdfast.engines.kubernetes.pods import Pods
+from holdfast.clusters.engines.kubernetes.pod_commands import PodCommands
+from holdfast.clusters.engines.kubernetes.pods import Pods
 from holdfast.errors import EngineError, JobError
-from holdfast.observe.run_dir import new_run
+from holdfast.rundir.run_directory import new_run
 from holdfast.tasks import code
 
 app = typer.Typer(help="Commands in pods of Kubernetes that exist.", no_args_is_help=True)

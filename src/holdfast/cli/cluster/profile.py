@@ -10,6 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
+from holdfast.api.reserve import count_hosts
+from holdfast.api.reserve import placed as reserved
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.profile_view import show
@@ -21,9 +23,7 @@ from holdfast.errors import HoldfastError, JobError
 from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
-from holdfast.observe.run_dir import RUNS, agents_dir
-from holdfast.runs.placing import count_hosts
-from holdfast.runs.placing import placed as reserved
+from holdfast.rundir.run_directory import RUNS, agents_dir
 from holdfast.runs.run import LaunchOptions
 
 _SAY: Final = partial(print, file=sys.stderr, flush=True)

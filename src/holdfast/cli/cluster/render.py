@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import JobName, Overrides
+from holdfast.clusters.render.kubernetes import kubernetes as kubernetes_files
+from holdfast.clusters.render.plan import plan_of
+from holdfast.clusters.render.slurm import sbatch
+from holdfast.clusters.render.tree import write
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
-from holdfast.observe.prometheus import alerts, grafana
-from holdfast.render.kubernetes import kubernetes as kubernetes_files
-from holdfast.render.plan import plan_of
-from holdfast.render.slurm import sbatch
-from holdfast.render.tree import write
+from holdfast.sinks.prometheus import alerts, grafana
 
 app = typer.Typer(help="Write files with which a cluster manager runs a job.", no_args_is_help=True)
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.engines.kubernetes import secret as kubernetes_secret
+from holdfast.clusters.engines.kubernetes import secret as kubernetes_secret
 from holdfast.errors import JobError
-from holdfast.observe.run_dir import TOKEN
-from holdfast.runs.endpoint import make_token
+from holdfast.rundir.run_directory import TOKEN
+from holdfast.runs.hosts.endpoint import make_token
 
 
 def token(

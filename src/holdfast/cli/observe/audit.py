@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.cli.arguments import Json, run_directory
-from holdfast.observe.units import NBSP, count, named
+from holdfast.record.units import NBSP, count, named
 
 if TYPE_CHECKING:
-    from holdfast.observe.audit.audit import Audit
-    from holdfast.observe.audit.lineage import Generation, Life
+    from holdfast.record.audit.audit import Audit
+    from holdfast.record.audit.lineage import Generation, Life
 
 FAILED_STATUS: Final = 1
 """Exit status if a check fails."""
@@ -32,7 +32,7 @@ def audit(
     """Check from the record of a run that every sample was counted once per epoch, and show which
     start and generation computed each step.
     """
-    from holdfast.observe.audit.audit import audit as audited  # imports numpy
+    from holdfast.record.audit.audit import audit as audited  # imports numpy
 
     path = run_directory(run)
     found = audited(path)

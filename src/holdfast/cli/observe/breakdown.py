@@ -13,9 +13,9 @@ from rich.table import Table
 
 from holdfast.cli.arguments import Json, run_directory
 from holdfast.errors import JobError
-from holdfast.observe import breakdown as observed
-from holdfast.observe import lines
-from holdfast.observe.run_dir import EVENTS, METRICS
+from holdfast.record import breakdown as observed
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS
 
 MIN_WIDTH: Final = 120
 """Columns of a table that is not shown on a terminal."""
@@ -31,13 +31,13 @@ def breakdown(
 ) -> None:
     """Show the time that each worker spends in each phase of a step, and the bottleneck."""
     path = run_directory(run)
-    rows = observed.rows(lines.read(path / METRICS), steps)
+    rows = observed.rows(json_lines.read(path / METRICS), steps)
     if not rows:
         raise JobError(
             f"{path} has recorded no step: scripts have none, and other runs have none before "
             "their first; pass another run directory"
         )
-    bottleneck = observed.bottleneck(lines.read(path / EVENTS))
+    bottleneck = observed.bottleneck(json_lines.read(path / EVENTS))
     if as_json:
         print(json.dumps({"workers": rows, "bottleneck": bottleneck}))
         return

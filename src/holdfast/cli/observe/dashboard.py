@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import complete
-from holdfast.dashboard import serve
-from holdfast.dashboard.access import keys, login
-from holdfast.dashboard.access.address import LOOPBACK, Address
 from holdfast.errors import HoldfastError, JobError
-from holdfast.observe.run_dir import RUNS
+from holdfast.rundir.run_directory import RUNS
+from holdfast.views.dashboard import serve
+from holdfast.views.dashboard.access import keys, login
+from holdfast.views.dashboard.access.address import LOOPBACK, Address
 
 
 def dashboard(

@@ -13,10 +13,11 @@ import typer
 from holdfast.cli.arguments import Json, run_directory
 from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
-from holdfast.observe import history, lines
-from holdfast.observe.record.moments import is_event
-from holdfast.observe.run_dir import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
-from holdfast.observe.units import NBSP, count
+from holdfast.record import history
+from holdfast.record.moments import is_event
+from holdfast.record.units import NBSP, count
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
 from holdfast.wire import debug_file
 
 
@@ -37,13 +38,13 @@ def events(
         for line in _debug_lines(path / "logs"):
             print(line)
         return
-    if skipped := len(lines.unreadable(path / EVENTS)):
+    if skipped := len(json_lines.unreadable(path / EVENTS)):
         print(
             f"holdfast: {count(skipped, 'line')} of {path / EVENTS} cannot be read; "
             "holdfast audit names them".replace(NBSP, " "),
             file=sys.stderr,
         )
-    entries, recoveries = (list(lines.read(path / name)) for name in (EVENTS, RECOVERIES))
+    entries, recoveries = (list(json_lines.read(path / name)) for name in (EVENTS, RECOVERIES))
     if as_json:
         print(json.dumps({"events": entries, "recoveries": recoveries}))
         return

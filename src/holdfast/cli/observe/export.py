@@ -86,8 +86,8 @@ def export(
 
 
 def _export_record(run: Path, target: Path | None, form: Format, *, force: bool) -> None:
-    from holdfast.observe.record import export as record_export
-    from holdfast.observe.record.run_record import RunRecord
+    from holdfast.record.run_record import RunRecord
+    from holdfast.record.views import export as record_export
 
     default = run / ("record.png" if form is Format.PNG else "tables")
     where = default if target is None else target

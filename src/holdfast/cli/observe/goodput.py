@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.arguments import Json, run_directory
-from holdfast.core.goodput import Cause
-from holdfast.observe.record.run_record import Goodput, RunRecord
+from holdfast.record.goodput import Cause
+from holdfast.record.run_record import Goodput, RunRecord
 
 WORDS: Final = {
     Cause.USEFUL: "useful steps",

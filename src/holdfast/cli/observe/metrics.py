@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.observe.prometheus import alerts as rules
-from holdfast.observe.prometheus import catalogue
-from holdfast.observe.prometheus import grafana as dashboards
+from holdfast.sinks.prometheus import alerts as rules
+from holdfast.sinks.prometheus import catalogue
+from holdfast.sinks.prometheus import grafana as dashboards
 
 app = typer.Typer(
     help="Print what Prometheus and Grafana need for runs with --metrics.", no_args_is_help=True

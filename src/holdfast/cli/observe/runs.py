@@ -15,12 +15,12 @@ from rich.text import Text
 from holdfast.cli.arguments import Json
 from holdfast.cli.background import show
 from holdfast.errors import HoldfastError, JobError
-from holdfast.observe import history, registry
-from holdfast.observe.record.brief import Brief
-from holdfast.observe.registry import Record
-from holdfast.observe.run_dir import worker_log
-from holdfast.observe.tee import Tee
-from holdfast.observe.units import MISSING, NBSP, duration
+from holdfast.record import history, registry
+from holdfast.record.registry import Record
+from holdfast.record.units import MISSING, NBSP, duration
+from holdfast.record.views.brief import Brief
+from holdfast.rundir.run_directory import worker_log
+from holdfast.sinks.tee import Tee
 
 TICK_S: Final = 0.1
 MIN_WIDTH: Final = 200

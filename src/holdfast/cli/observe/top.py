@@ -10,10 +10,10 @@ from rich.console import Console
 
 from holdfast.cli import complete
 from holdfast.cli.arguments import run_directory
-from holdfast.observe import registry
-from holdfast.observe.registry import Record
-from holdfast.terminal.screen import others_in_words
-from holdfast.terminal.top import Top, follow
+from holdfast.record import registry
+from holdfast.record.registry import Record
+from holdfast.views.terminal.screen import others_in_words
+from holdfast.views.terminal.top import Top, follow
 
 
 def top(

@@ -12,9 +12,9 @@ import typer
 from holdfast.cli.arguments import run_directory
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
-from holdfast.observe.run_dir import is_held
-from holdfast.observe.trackers.choose import senders
-from holdfast.observe.trackers.sender import Sender, deliver
+from holdfast.rundir.run_directory import is_held
+from holdfast.sinks.trackers.choose import senders
+from holdfast.sinks.trackers.sender import Sender, deliver
 
 PATIENCE_S: Final = 30.0
 """How long a tracker that has refused something may acknowledge nothing."""

@@ -36,8 +36,8 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.observe.run_dir import TOKEN
-from holdfast.runs.endpoint import Endpoint, make_secrets, make_token
+from holdfast.rundir.run_directory import TOKEN
+from holdfast.runs.hosts.endpoint import Endpoint, make_secrets, make_token
 from holdfast.runs.run import LaunchOptions
 from holdfast.wire.tls import Role
 

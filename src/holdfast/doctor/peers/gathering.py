@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from holdfast.clusters.engines.engine import Engine, Launch
 from holdfast.coordinator import tokens
-from holdfast.core.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.line import Line
 from holdfast.doctor.peers.meeting import Meeting
 from holdfast.doctor.peers.messages import ConclusionMessage, ProfileMessage, WelcomeMessage
-from holdfast.engines.engine import Engine, Launch
 from holdfast.errors import HoldfastError
-from holdfast.observe.run_dir import SECRETS
-from holdfast.runs.endpoint import Endpoint
+from holdfast.rundir.run_directory import SECRETS
+from holdfast.runs.hosts.endpoint import Endpoint
 
 JOIN_TIMEOUT_S: Final = 150.0
 """How long hosts may take to join: an engine gives up an agent that waits for a host before that.

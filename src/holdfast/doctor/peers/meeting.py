@@ -21,9 +21,9 @@ from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.refusals import Refusals
 from holdfast.doctor.peers.line import Line
 from holdfast.errors import HoldfastError
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS, SECRETS, TOKEN
-from holdfast.runs.endpoint import Endpoint, make_secrets
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS, SECRETS, TOKEN
+from holdfast.runs.hosts.endpoint import Endpoint, make_secrets
 from holdfast.wire.join import JoinedMessage, JoinMessage
 from holdfast.wire.tls import Identity, Role
 

@@ -42,9 +42,9 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.runs import joined
-from holdfast.runs.endpoint import address_towards
-from holdfast.runs.under_engine import begin, read_token
+from holdfast.runs.hosts import joining_agent
+from holdfast.runs.hosts.endpoint import address_towards
+from holdfast.runs.hosts.engine_pipe import begin, read_token
 from holdfast.wire.join import control_address, join
 
 FIRST_TIMEOUT_S: Final = 60.0
@@ -184,7 +184,7 @@ def _take_part(part: Part, trial: TrialMessage, address: str) -> str:
         token, run_dir = Path(folder) / "token", Path(folder) / "run"
         write_secret(token, trial.token.encode())
         try:
-            joined.serve(trial.coordinator, token, part.say, address, run_dir)
+            joining_agent.serve(trial.coordinator, token, part.say, address, run_dir)
         except Interrupted:
             raise
         except HoldfastError as error:

@@ -16,17 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.replacing import Place, PlaceState
+from holdfast.clusters.engines.engine import Engine
+from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.doctor.finding import Conclusion, Finding, would_work
 from holdfast.doctor.peers.gathering import LOOK_S, Gathering, dismiss
 from holdfast.doctor.peers.messages import WelcomeMessage
 from holdfast.doctor.peers.reports import compare_hosts, take_reports
 from holdfast.doctor.trial import Trial, over_hosts, run_trial
-from holdfast.engines.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
-from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.hosts.endpoint import Endpoint
 from holdfast.runs.run import LaunchOptions
 
 END_TIMEOUT_S: Final = 30.0

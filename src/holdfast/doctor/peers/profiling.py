@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from holdfast.clusters.engines.engine import Engine
 from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.gathering import Gathering, dismiss, unlike
 from holdfast.doctor.peers.line import Line
 from holdfast.doctor.peers.link import Link, Reach
 from holdfast.doctor.peers.messages import ProfiledMessage, ProfileMessage
 from holdfast.doctor.peers.reports import measure_links
-from holdfast.engines.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.hardware.profile import HostLink, HostProfile
 from holdfast.hardware.profile_file import Profiles
-from holdfast.runs.endpoint import Endpoint
+from holdfast.runs.hosts.endpoint import Endpoint
 
 PROFILE_TIMEOUT_S: Final = 180.0
 """How long all hosts may take to measure themselves."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from holdfast.core.replacing import Place
-from holdfast.engines.engine import Launch
+from holdfast.clusters.engines.engine import Launch
+from holdfast.core.placement.replacing import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from ray.train import Checkpoint
 from ray.train.collective import broadcast_from_rank_zero
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from holdfast.api.train import request_of, run_job
 from holdfast.checkpoint.find import find_checkpoint
-from holdfast.engines.ray.cluster import own_address
+from holdfast.clusters.engines.ray.cluster import own_address
 from holdfast.errors import JobError
 from holdfast.integrations.ray_train.board import Board, Return, TakePart
 from holdfast.integrations.ray_train.places import TrainPlaces
@@ -28,9 +29,8 @@ from holdfast.integrations.ray_train.worker import follow_orders
 from holdfast.job.load import JOB_FILE
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
-from holdfast.runs.endpoint import Endpoint, free_port
+from holdfast.runs.hosts.endpoint import Endpoint, free_port
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.train import request_of, run_job
 from holdfast.tasks import code
 
 if TYPE_CHECKING:

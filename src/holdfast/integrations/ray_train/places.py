@@ -14,8 +14,8 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from holdfast.core.replacing import Place, PlaceState
-from holdfast.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import StartAgent, StopAgent
 

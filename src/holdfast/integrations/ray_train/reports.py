@@ -27,7 +27,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.job.load import JOB_FILE
-from holdfast.observe.sinks.callback import Event
+from holdfast.sinks.callback import Event
 
 INTERVAL_S: Final = 0.3
 """How often the checkpoints are looked at."""

@@ -15,7 +15,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import newest_described, pieces, receive
 from holdfast.errors import CheckpointError
 from holdfast.job.load import JOB_FILE
-from holdfast.observe.run_dir import state_dir
+from holdfast.rundir.run_directory import state_dir
 
 FOLDER: Final = "holdfast"
 """The run directory, in the folder that Ray Train keeps of a run."""

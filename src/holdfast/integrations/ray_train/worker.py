@@ -10,9 +10,9 @@ import ray
 import ray.train
 from ray.exceptions import RayError
 
-from holdfast.core.replacing import Place, PlaceState
-from holdfast.engines.engine import OVER, PLACED, TAKEN_AWAY, Launch
-from holdfast.engines.ray.agent_process import AgentProcess
+from holdfast.clusters.engines.engine import OVER, PLACED, TAKEN_AWAY, Launch
+from holdfast.clusters.engines.ray.agent_process import AgentProcess
+from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import News, Return, StartAgent, StopAgent, TakePart
 

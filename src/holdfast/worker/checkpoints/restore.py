@@ -33,9 +33,9 @@ from holdfast.core.checkpoints.restore_agreement import (
 )
 from holdfast.core.code_version import changes as changes_of_code
 from holdfast.errors import CheckpointError, JobError
-from holdfast.observe import code_version
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir import code_version
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec

@@ -24,8 +24,8 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.protocol import Part
 from holdfast.errors import CheckpointError, HardwareError, HoldfastError
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointResultMessage, PartStagedMessage, StagingMessage
 from holdfast.wire.worker_spec import WorkerSpec

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.collectives.slot import square
 from holdfast.errors import JobError
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 

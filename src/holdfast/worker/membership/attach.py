@@ -29,12 +29,12 @@ from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.agreement import agree
-from holdfast.worker.bases import Bases
-from holdfast.worker.compute import compile_every_shape
 from holdfast.worker.context import WorkerContext
+from holdfast.worker.devices import compile_every_shape
+from holdfast.worker.frozen_weights import Bases
 from holdfast.worker.membership.initial_weights import InitialWeights
-from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
+from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.factory import StepperFactory, stepper_factory
 from holdfast.worker.user_state.user_state import UserState
 

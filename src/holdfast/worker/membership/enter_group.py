@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.transport.connections import Listener
-from holdfast.transport.network import Hosts, Network
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.collectives.connections import Listener
+from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import AgentLink
 

@@ -9,8 +9,8 @@ from torch import nn
 from holdfast.checkpoint.exports import weights
 from holdfast.errors import HoldfastError
 from holdfast.job.settings import InitFrom
-from holdfast.observe.lines import EventLog
-from holdfast.observe.run_dir import EVENTS
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
 
 
 class InitialWeights:

@@ -19,18 +19,16 @@ from typing import Any
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
+from holdfast.collectives.connections import Listener
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted, JobError, UntrustedStateError
-from holdfast.observe.run_dir import BASES
-from holdfast.transport.connections import Listener
-from holdfast.transport.shared_memory import SharedMemoryGroup
+from holdfast.rundir.run_directory import BASES
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker import compute
+from holdfast.worker import devices
 from holdfast.worker.agent_link import AgentLink, SelfEviction
 from holdfast.worker.agreement import agree
-from holdfast.worker.balancing import Balancing
-from holdfast.worker.breakdown import Breakdown
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.saver import CheckpointSaver
 from holdfast.worker.checks.numerics import check_portable, exactness
@@ -45,11 +43,13 @@ from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.sections import Sections
 from holdfast.worker.shard import plan_of, work_items_of
+from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.commit import Committed, RequestFlags
 from holdfast.worker.step.stepper import StepContext, Stepper
-from holdfast.worker.times import Times
+from holdfast.worker.timing.balancing import Balancing
+from holdfast.worker.timing.breakdown import Breakdown
+from holdfast.worker.timing.times import Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Member:
         listener: Listener | None = None,
     ) -> None:
         self.job = job = spec.train_job
-        self.device = compute.choose_device(job.device, spec.rank)
+        self.device = devices.choose_device(job.device, spec.rank)
         check_portable(job)
         if not job.merges_shards:
             check_reduction()

@@ -26,14 +26,14 @@ from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
+from holdfast.collectives.network import Network
+from holdfast.collectives.tcp import Buffers
 from holdfast.errors import JobError, ReplicaError
-from holdfast.transport.network import Network
-from holdfast.transport.tcp import Buffers
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.sections import Sections
+from holdfast.worker.shared_sections import Sections
 
 _PREFIX: Final = 8
 """Bytes of a header before its JSON: `Progress.work_done`."""

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
+from holdfast.collectives.network import Network
 from holdfast.errors import JobError
-from holdfast.transport.network import Network
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer, packed

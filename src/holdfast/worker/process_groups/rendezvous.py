@@ -20,9 +20,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
+from holdfast.collectives.network import Network
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.transport.network import Network
 from holdfast.wire.messages import OpenTunnelMessage, Place, Route
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of

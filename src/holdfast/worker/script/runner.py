@@ -22,17 +22,17 @@ from torch.distributed import distributed_c10d
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import WorkerTag, describe
+from holdfast.collectives.connections import Listener
 from holdfast.collectives.group import Group
+from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.linux.supply import restrict
-from holdfast.observe import restarts
+from holdfast.rundir import restarts
 from holdfast.tasks.code import FOLDER as CODE_FOLDER
-from holdfast.transport.connections import Listener
-from holdfast.transport.shared_memory import SharedMemoryGroup
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import WorkerSpec

@@ -21,7 +21,7 @@ from holdfast.arena.replica import Replica
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.sections import Sections
+from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import Committed, CommitVote
 

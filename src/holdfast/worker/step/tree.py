@@ -28,7 +28,7 @@ from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
-from holdfast.worker.compute import WeightCasts
+from holdfast.worker.devices import WeightCasts
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (

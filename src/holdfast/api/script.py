@@ -1,0 +1,98 @@
+"""Runs a script in torchrun's environment; `holdfast run` is this call."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import JobError
+from holdfast.job.script_job import Script, ScriptJob
+from holdfast.rundir import restarts
+from holdfast.rundir.run_directory import new_run
+from holdfast.runs.hosts.host_claims import claimed
+from holdfast.runs.run import LaunchOptions, run_and_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptResult:
+    """How the run of a script ended.
+
+    Attributes:
+        status: `finished`, or `stopped` by a signal.
+        workers: How many ran it.
+        restarts: How often all of them were restarted.
+        seconds: How long it took.
+        run_dir: The run's directory.
+    """
+
+    status: str
+    workers: int
+    restarts: int
+    seconds: float
+    run_dir: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return asdict(self) | {"run_dir": str(self.run_dir)}
+
+
+def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
+    """Run the script of a job to its end.
+
+    Args:
+        job: The job.
+        options: How to launch it.
+        run_dir: The run's directory, which may hold an earlier run of the script; by default a new
+            one in `runs/`.
+
+    Raises:
+        JobError: There is no such script, or the directory cannot be used.
+        WorkerFailed: A worker died or its code raised, and that is not tolerated.
+    """
+    _check(job.script)
+    path = run_dir or new_run(job.name)
+
+    def conclude(summary: dict[str, Any]) -> ScriptResult:
+        return ScriptResult(
+            status=summary["status"],
+            workers=job.workers,
+            restarts=restarts.count(path),
+            seconds=round(time.monotonic() - began, 3),
+            run_dir=path,
+        )
+
+    with claimed(job, path, options) as there:
+        began = time.monotonic()
+        resume = (path / "job.yaml").exists()
+        return run_and_record(job, path, conclude, there, resume=resume)
+
+
+def name_of(script: Script) -> str:
+    """The name of a script's job."""
+    word = script.module or Path(script.path or "").stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", word).lstrip("._-") or "script"
+
+
+def _check(script: Script) -> None:
+    """Raises: JobError: There is no such script."""
+    if script.path is not None and not Path(script.path).is_file():
+        raise JobError(f"script {script.path!r} not found; pass a file or -m MODULE")
+    if script.module is not None:
+        package = script.module.partition(".")[0]
+        if package in ("", "__main__") or not _can_be_imported(package):
+            name = package or script.module
+            raise JobError(f"module {name!r} not found, neither here nor installed")
+
+
+def _can_be_imported(package: str) -> bool:
+    path = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return find_spec(package) is not None
+    finally:
+        sys.path[:] = path

@@ -1,0 +1,1 @@
+"""Clusters that run agents: engines that place them, and files for cluster managers."""

@@ -1,0 +1,107 @@
+"""Engine: places the agents of one run, whatever owns the hosts.
+
+    reserve(ask) ─▶ start(launch) … ─▶ places() ─▶ stop(name) … ─▶ close()
+
+    PENDING ──▶ RUNNING ──▶ DRAINING ──▶ ENDED
+                   └───────────────────────┘
+
+An engine knows no worker and no step, and decides nothing: `core.replacing` says which agents to
+start and to stop. Only the coordinator fences hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from holdfast.core.placement.replacing import Place
+from holdfast.core.placement.shares import Needs
+from holdfast.job.resources import Resources
+
+PLACED: Final = "placed"
+"""A line that an agent prints to its engine, by standard output, when it has begun."""
+TAKEN_AWAY: Final = "taken-away"
+"""The same, when a signal has announced that its host will be taken away."""
+OVER: Final = "over"
+"""The same, when it ends because the run is over. The exit status of a command that ran it may be 0
+when its host was lost.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a run needs.
+
+    Attributes:
+        agents: How many, each on a host of its own.
+        workers: Of each agent.
+        resources: Of each worker.
+    """
+
+    agents: int
+    workers: int
+    resources: Resources
+
+    @property
+    def needs(self) -> Needs:
+        """What one agent needs on its host."""
+        resources = self.resources
+        return resources.needs(self.workers, resources.cpus)
+
+    @property
+    def of_agent(self) -> Resources:
+        """What one agent needs."""
+        return self.resources.times(self.workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """An agent to start.
+
+    Attributes:
+        name: Its name in the run, which is never used again.
+        arguments: Of the command `holdfast`, which reads a token from its standard input, and ends
+            when that is closed.
+        token: The token, which can be used once. It goes into no argument, environment or record.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    token: str = field(repr=False)
+
+
+class Engine(Protocol):
+    """Places agents for one run. Every method raises EngineError if it cannot do so."""
+
+    @property
+    def name(self) -> str:
+        """What `--on` calls it."""
+
+    @property
+    def peer(self) -> str:
+        """The address of a host of the cluster, or nothing: the coordinator listens at the address
+        of the route to it.
+        """
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts it has, whether they are free or not."""
+
+    def reserve(self, ask: Ask) -> str:
+        """Reserve capacity for all agents at once; returns what is lacking now, or nothing."""
+
+    def start(self, launch: Launch) -> None:
+        """Start an agent on a host that is reserved, and do not wait for it."""
+
+    def stop(self, name: str) -> None:
+        """End an agent, and all that it has started."""
+
+    def places(self) -> Mapping[str, Place]:
+        """Every agent that was started, by its name."""
+
+    def fileno(self) -> int:
+        """A descriptor, readable when `places` has changed; it is until `places` is called."""
+
+    def close(self) -> None:
+        """End all agents and give back what was reserved."""

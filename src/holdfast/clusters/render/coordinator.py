@@ -1,0 +1,193 @@
+"""The coordinator: a Job of one pod with a volume, a name that stays, and a token for the agents.
+
+It trains nothing, so it needs no GPU and little of its node. The agents send it their checkpoints.
+
+    clear ─▶ token (renews the token until the run ends) ─▶ holdfast coordinator
+
+A Job, as it ends with the run; a StatefulSet would start it again. While the old pod may still
+write to the volume there is no new one (`podReplacementPolicy: Failed`). A drained node costs no
+attempt; an error of the job ends the Job at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from holdfast.clusters.render.objects import COORDINATOR, labels, manifest, mebibytes
+from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.pods import (
+    API_ACCESS,
+    CONTROL_PORT,
+    DISK,
+    JOB_FILE,
+    JOIN_PORT,
+    METRICS_PORT,
+    METRICS_TOKEN_FILE,
+    TOKEN,
+    api_access,
+    pod,
+    run_directory,
+    small_container,
+    worker_container,
+)
+from holdfast.clusters.render.tree import Document
+
+OTHER_PODS: Final = 1
+"""Besides those that train: this one."""
+SIZE_BYTES: Final = 1 << 30
+_AMOUNTS: Final = {"cpu": "1", "memory": mebibytes(SIZE_BYTES)}
+GRACE_S: Final = 300
+"""For the step and the checkpoint with which a run stops."""
+_RENEW_S: Final = 1800
+"""Tokens are valid for an hour."""
+_USES: Final = 1000
+"""How many agents may join with a token until the next one."""
+
+
+def coordinator(plan: Plan) -> list[Document]:
+    """All objects of the coordinator."""
+    job = manifest(plan, "Job", "batch/v1", plan.named(COORDINATOR), COORDINATOR, spec=job_of(plan))
+    job["spec"]["template"]["spec"]["subdomain"] = plan.name
+    return [_service(plan), volume(plan), job]
+
+
+def host_of(plan: Plan) -> str:
+    """The name of the coordinator's pod, which its successor has too."""
+    return f"{plan.named(COORDINATOR)}-0.{plan.name}"
+
+
+def _service(plan: Plan) -> Document:
+    """Gives the pod its name. Agents may ask for it before the pod is ready."""
+    ports = [{"name": "join", "port": JOIN_PORT}, {"name": "control", "port": CONTROL_PORT}]
+    return manifest(
+        plan,
+        "Service",
+        "v1",
+        plan.name,
+        COORDINATOR,
+        spec={
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(plan, COORDINATOR),
+            "ports": ports,
+        },
+    )
+
+
+def volume(plan: Plan) -> Document:
+    """The volume of the run's directory, which outlives its pod."""
+    return manifest(
+        plan,
+        "PersistentVolumeClaim",
+        "v1",
+        plan.named("runs"),
+        COORDINATOR,
+        spec={
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": DISK}},
+        },
+    )
+
+
+def job_of(plan: Plan) -> Document:
+    """The specification of the coordinator's Job."""
+    job = {"name": "job", "configMap": {"name": plan.named("job")}}
+    runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
+    secret = {"secretName": plan.named("metrics"), "defaultMode": 0o440}
+    metrics = [{"name": "metrics", "secret": secret}] if plan.has_metrics else []
+    template = pod(
+        plan,
+        COORDINATOR,
+        [_main(plan)],
+        [job, runs, api_access(), *metrics],
+        grace_s=GRACE_S,
+        initContainers=[_clear(plan), _token(plan)],
+    )
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    wrong = {"containerName": "holdfast", "operator": "In", "values": [1, 2]}
+    return {
+        "completionMode": "Indexed",
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": 10,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": wrong},
+            ]
+        },
+        "template": template,
+    }
+
+
+def _main(plan: Plan) -> Document:
+    """The coordinator. It continues the run if the volume has it."""
+    run = run_directory(plan)
+    begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", str(plan.hosts)]
+    begin += ["--run", run]
+    metrics = f' --metrics "$POD_IP:{METRICS_PORT}"' if plan.has_metrics else ""
+    script = (
+        f'set -- {shlex.join(begin)} --address "$POD_IP"{metrics}\n'
+        f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi\n'
+        'exec "$@"\n'
+    )
+    variables = [_variable(plan, name) for name in plan.variables]
+    variables += [_variable(plan, name, optional=True) for name in plan.credentials]
+    probe = {"tcpSocket": {"port": JOIN_PORT}, "periodSeconds": 10}
+    main = worker_container(
+        plan,
+        ["sh", "-c", script],
+        {"job": JOB_FILE.rpartition("/")[0]},
+        _AMOUNTS,
+        ports=_ports(plan),
+        startupProbe={**probe, "failureThreshold": 60},
+        readinessProbe=probe,
+    )
+    return main | {"env": [*main["env"], *variables]}
+
+
+def _variable(plan: Plan, name: str, **more: bool) -> Document:
+    key = {"name": plan.named("variables"), "key": name, **more}
+    return {"name": name, "valueFrom": {"secretKeyRef": key}}
+
+
+def _ports(plan: Plan) -> list[Document]:
+    ports = [{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)]
+    metrics = {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}
+    return [*ports, metrics] if plan.has_metrics else ports
+
+
+def _clear(plan: Plan) -> Document:
+    """Removes the keys of an earlier start, so that no token is made of them; the token of those
+    who read metrics is that of the Secret.
+    """
+    kept = f"{run_directory(plan)}/secrets"
+    if not plan.has_metrics:
+        return small_container(plan, "clear", ["rm", "-rf", kept], {"runs": "/runs"})
+    script = (
+        "set -e; umask 077\n"
+        f"rm -rf {kept}; mkdir -p {kept}\n"
+        f"cp {METRICS_TOKEN_FILE} {kept}/metrics.token\n"
+    )
+    mounts = {"runs": "/runs", "metrics": METRICS_TOKEN_FILE.rpartition("/")[0]}
+    return small_container(plan, "clear", ["sh", "-c", script], mounts)
+
+
+def _token(plan: Plan) -> Document:
+    """Makes tokens, and is the only process of the run that can talk to Kubernetes."""
+    make = ["holdfast", "token", run_directory(plan), "--uses", str(_USES)]
+    into = ["--secret", f"{plan.named('join')}/{TOKEN}"]
+    script = (
+        'rest() { sleep "$1" & wait $!; }\n'  # as a signal ends `wait` at once
+        "trap 'exit 0' TERM\n"
+        f"while rest 2; do {shlex.join([*make, *into])} && rest {_RENEW_S}; done\n"
+    )
+    return small_container(
+        plan,
+        "token",
+        ["sh", "-c", script],
+        {"runs": "/runs", "api": API_ACCESS},
+        restartPolicy="Always",
+    )

@@ -1,0 +1,120 @@
+"""Network policies: the pods of a run talk to each other, and to nothing else but what they need.
+
+Workers accept each other on any port, so ports between the pods of a run are not limited.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, labels, manifest
+from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.pods import METRICS_PORT
+from holdfast.clusters.render.tree import Document
+
+MONITORING: Final = "holdfast-monitoring"
+"""The namespace of Prometheus."""
+_DNS_CACHE: Final = "169.254.20.10/32"
+"""Where NodeLocal DNSCache listens on every node."""
+_METADATA: Final = "169.254.169.254/32"
+"""Where clouds give credentials of the node to anyone on it."""
+_STATUS_PORT: Final = 10443
+"""Where Kubeflow Trainer takes the progress of a TrainJob."""
+DNS: Final[Document] = {
+    "to": [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        },
+        {"ipBlock": {"cidr": _DNS_CACHE}},
+    ],
+    "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+}
+"""Lets pods look up names."""
+API: Final[Document] = {
+    "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [_METADATA]}}],
+    "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}],
+}
+"""Lets pods talk to Kubernetes: the address of its server is the cluster's own, and no selector
+finds it."""
+
+
+def network(plan: Plan) -> list[Document]:
+    """All network policies of a run."""
+    metrics = [_metrics_access(plan)] if plan.has_metrics else []
+    run = {"podSelector": {"matchLabels": labels(plan)}}
+    return [
+        _policy(
+            plan,
+            "deny",
+            {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        ),
+        _policy(
+            plan,
+            "run",
+            {
+                **run,
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": [run]}],
+                "egress": [{"to": [run]}, DNS],
+            },
+        ),
+        _policy(
+            plan,
+            "api",
+            {
+                "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+                "policyTypes": ["Egress"],
+                "egress": [API],
+            },
+        ),
+        *metrics,
+    ]
+
+
+def _metrics_access(plan: Plan) -> Document:
+    """Lets Prometheus read the metrics of the run."""
+    source = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+    ports = [{"protocol": "TCP", "port": METRICS_PORT}]
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [source], "ports": ports}],
+    }
+    return _policy(plan, "metrics", spec)
+
+
+def operator_access(plan: Plan, operator: str, port: int) -> Document:
+    """Lets an operator, in whatever namespace it is, connect to a port of the pods."""
+    source = {
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": operator}},
+    }
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [source], "ports": [{"protocol": "TCP", "port": port}]}],
+    }
+    return _policy(plan, "operator", spec)
+
+
+def trainer_access(plan: Plan) -> Document:
+    """Lets agents tell Kubeflow Trainer, in whatever namespace it is, how far the run is."""
+    labels_of_manager = {
+        "app.kubernetes.io/name": "trainer",
+        "app.kubernetes.io/component": "manager",
+    }
+    manager = {"namespaceSelector": {}, "podSelector": {"matchLabels": labels_of_manager}}
+    spec = {
+        "podSelector": {"matchLabels": labels(plan, AGENT)},
+        "policyTypes": ["Egress"],
+        "egress": [{"to": [manager], "ports": [{"protocol": "TCP", "port": _STATUS_PORT}]}],
+    }
+    return _policy(plan, "progress", spec)
+
+
+def _policy(plan: Plan, suffix: str, spec: Document) -> Document:
+    return manifest(plan, "NetworkPolicy", "networking.k8s.io/v1", plan.named(suffix), spec=spec)

@@ -1,0 +1,227 @@
+"""Pods: what all pods of a run have, by the rules of Pod Security `restricted` and stricter.
+
+/etc/holdfast        the job                    read-only
+/etc/holdfast-join   the token for agents       read-only
+/etc/holdfast-metrics   the token for those who read metrics   read-only
+/runs                run directories
+/tmp, /dev/shm       scratch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from holdfast.clusters.render.objects import labels, mebibytes
+from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.tree import Document
+
+USER: Final = 10001
+"""The user and group of all processes."""
+DISK: Final = "20Gi"
+"""For the run directory of a pod: whole checkpoints, metrics, logs."""
+TOKEN: Final = "join.token"  # noqa: S105 - its file's name
+TOKEN_FILE: Final = f"/etc/holdfast-join/{TOKEN}"
+JOB_FILE: Final = "/etc/holdfast/job.yaml"
+API_ACCESS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a container that talks to Kubernetes has what it needs for that."""
+JOIN_PORT: Final = 50051
+CONTROL_PORT: Final = 50052
+METRICS_PORT: Final = 9400
+METRICS_TOKEN_FILE: Final = "/etc/holdfast-metrics/token"  # noqa: S105 - its path
+OF_CONTAINER: Final[Document] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+OF_POD: Final[Document] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_LOST_AFTER_S: Final = 10
+"""How long after its node is lost a pod is replaced; Kubernetes waits for 300 s by default. That
+the node is back later does no harm: the coordinator has fenced the agent."""
+
+
+def run_directory(plan: Plan) -> str:
+    """The run's directory in each of its pods."""
+    return f"/runs/{plan.name}"
+
+
+def amounts_of(plan: Plan) -> dict[str, str]:
+    """The cores and the memory of a container that trains."""
+    return {"cpu": str(plan.cpus), "memory": mebibytes(plan.memory_bytes)}
+
+
+def worker_container(
+    plan: Plan,
+    command: Sequence[str],
+    mounts: dict[str, str],
+    amounts: dict[str, str] | None = None,
+    **parts: Any,
+) -> Document:
+    """A container that trains, or has as much around it as one that does; see `container`.
+
+    Args:
+        plan: Of the run.
+        command: What it runs.
+        mounts: Of volumes besides those for run directories and shared memory.
+        amounts: Its requests and limits; by default those of one that trains.
+        parts: Its other fields.
+    """
+    return container(
+        plan,
+        "holdfast",
+        command,
+        amounts=amounts or amounts_of(plan),
+        env=[
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a volume of the pod
+        ],
+        mounts={"runs": "/runs", "shm": "/dev/shm", **mounts},  # noqa: S108
+        **parts,
+    )
+
+
+def small_container(
+    plan: Plan, name: str, command: Sequence[str], mounts: dict[str, str], **parts: Any
+) -> Document:
+    """A container next to the one that trains, which needs little; see `container`."""
+    amounts = {"cpu": "250m", "memory": "256Mi"}
+    return container(plan, name, command, amounts=amounts, env=[], mounts=mounts, **parts)
+
+
+def container(
+    plan: Plan,
+    name: str,
+    command: Sequence[str],
+    *,
+    amounts: dict[str, str],
+    env: list[Document],
+    mounts: dict[str, str],
+    **parts: Any,
+) -> Document:
+    """A container of the run's image.
+
+    Args:
+        plan: Of the run.
+        name: Its name.
+        command: What it runs; nothing if that is for an operator to say.
+        amounts: Its requests, which are its limits.
+        env: Its environment variables.
+        mounts: Where volumes are, by their names; those of /etc are read-only.
+        parts: Its other fields.
+    """
+    # Images made for CUDA show all GPUs of the node to a pod that has asked for none.
+    no_gpus = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    mounted = [
+        {"name": volume, "mountPath": path} | ({"readOnly": True} if path[:5] == "/etc/" else {})
+        for volume, path in {**mounts, "tmp": "/tmp"}.items()  # noqa: S108
+    ]
+    return {
+        "name": name,
+        "image": plan.image,
+        **({"command": list(command)} if command else {}),
+        "env": [*env, *([] if "nvidia.com/gpu" in amounts else [no_gpus])],
+        "resources": {"requests": dict(amounts), "limits": dict(amounts)},
+        "securityContext": OF_CONTAINER,
+        "volumeMounts": mounted,
+        **parts,
+    }
+
+
+def pod(
+    plan: Plan,
+    component: str,
+    containers: Sequence[Document],
+    volumes: Sequence[Document],
+    *,
+    grace_s: int,
+    **parts: Any,
+) -> Document:
+    """The template of a pod.
+
+    Args:
+        plan: Of the run.
+        component: Which part of the run it is.
+        containers: Its containers.
+        volumes: Besides those that every pod has.
+        grace_s: Between the request to end and SIGKILL.
+        parts: Its other fields.
+    """
+    lost = [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": _LOST_AFTER_S,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    return {
+        "metadata": {"labels": labels(plan, component)},
+        "spec": {
+            "serviceAccountName": plan.named(component),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": grace_s,
+            "securityContext": OF_POD,
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": lost,
+            "topologySpreadConstraints": [_spread(plan)],
+            **parts,
+            "containers": list(containers),
+            "volumes": [*_scratch(plan), *volumes],
+        },
+    }
+
+
+def _spread(plan: Plan) -> Document:
+    """Each pod on a node of its own where that is possible: then a lost node is one lost host."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels(plan)},
+    }
+
+
+def _scratch(plan: Plan) -> list[Document]:
+    half = mebibytes(plan.memory_bytes // 2)
+    return [
+        {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": half}},
+    ]
+
+
+def api_access() -> Document:
+    """The volume that Kubernetes mounts into every container by default, for one of them."""
+    return {
+        "name": "api",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {
+                    "configMap": {
+                        "name": "kube-root-ca.crt",
+                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    }
+                },
+                {
+                    "downwardAPI": {
+                        "items": [
+                            {
+                                "path": "namespace",
+                                "fieldRef": {"fieldPath": "metadata.namespace"},
+                            }
+                        ]
+                    }
+                },
+            ]
+        },
+    }

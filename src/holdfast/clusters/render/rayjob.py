@@ -1,0 +1,119 @@
+"""A RayJob of KubeRay: a Ray cluster for one run, which Ray's own head places the agents on.
+
+    submitter ─▶ head: holdfast train --on ray ─▶ one agent on each Ray worker
+
+The head trains nothing. It has the volume with the run directory, so that another attempt of the
+RayJob continues the run. KubeRay replaces lost pods, and holdfast starts agents on them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from holdfast.clusters.render import agents
+from holdfast.clusters.render.access import accounts
+from holdfast.clusters.render.components import on_gpus
+from holdfast.clusters.render.coordinator import GRACE_S, volume
+from holdfast.clusters.render.kustomization import with_job
+from holdfast.clusters.render.limits import limits, namespace
+from holdfast.clusters.render.network import network, operator_access
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest, mebibytes
+from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.pods import (
+    DISK,
+    JOB_FILE,
+    amounts_of,
+    container,
+    pod,
+    run_directory,
+    worker_container,
+)
+from holdfast.clusters.render.tree import Document, Tree
+
+RAY: Final = "2.60.0"
+"""The version that the image must have."""
+DASHBOARD_PORT: Final = 8265
+"""Where KubeRay asks how the job does."""
+_ATTEMPTS: Final = 3
+_KEEP_S: Final = 600
+"""How long pods stay once the run is over."""
+_OTHER_PODS: Final = 2
+"""The head and the submitter."""
+_HEAD_BYTES: Final = 4 << 30
+_HEAD: Final = {"cpu": "1", "memory": mebibytes(_HEAD_BYTES)}
+_SUBMITTER: Final = {"cpu": "500m", "memory": "1024Mi"}
+_SUBMITTER_GRACE_S: Final = 30
+
+
+def rayjob(plan: Plan) -> Tree:
+    """The folder to apply in place of an overlay."""
+    files = {
+        "namespace.yaml": [namespace(plan)],
+        "access.yaml": accounts(plan),
+        "network.yaml": [*network(plan), operator_access(plan, "kuberay-operator", DASHBOARD_PORT)],
+        "limits.yaml": limits(plan, _OTHER_PODS, _HEAD_BYTES),
+        "volume.yaml": [volume(plan)],
+        "rayjob.yaml": [_rayjob(plan)],
+    }
+    return with_job(plan, files, is_followed=False)
+
+
+def _rayjob(plan: Plan) -> Document:
+    spec = {
+        "entrypoint": shlex.join(["sh", "-c", _script(plan)]),
+        "submissionMode": "K8sJobMode",
+        "backoffLimit": _ATTEMPTS,
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": _KEEP_S,
+        "submitterPodTemplate": _submitter(plan),
+        "rayClusterSpec": {
+            "rayVersion": RAY,
+            "authOptions": {"mode": "token"},
+            "headGroupSpec": {
+                "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104
+                "template": _head(plan),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": "agents",
+                    "replicas": plan.hosts,
+                    "minReplicas": plan.hosts,
+                    "maxReplicas": plan.hosts,
+                    "rayStartParams": {},
+                    "template": _worker(plan),
+                }
+            ],
+        },
+    }
+    return manifest(plan, "RayJob", "ray.io/v1", plan.name, spec=spec)
+
+
+def _script(plan: Plan) -> str:
+    run = run_directory(plan)
+    begin = ["holdfast", "train", JOB_FILE, "--on", "ray", "--run", run]
+    return (
+        f"set -- {shlex.join(begin)}; "
+        f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi; exec "$@"'
+    )
+
+
+def _head(plan: Plan) -> Document:
+    main = worker_container(plan, [], {"job": JOB_FILE.rpartition("/")[0]}, _HEAD)
+    volumes: list[Document] = [
+        {"name": "job", "configMap": {"name": plan.named("job")}},
+        {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}},
+    ]
+    return pod(plan, COORDINATOR, [main], volumes, grace_s=GRACE_S)
+
+
+def _worker(plan: Plan) -> Document:
+    gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
+    main = worker_container(plan, [], {}, amounts_of(plan) | gpus)
+    volumes: list[Document] = [{"name": "runs", "emptyDir": {"sizeLimit": DISK}}]
+    return on_gpus(plan, pod(plan, AGENT, [main], volumes, grace_s=agents.GRACE_S))
+
+
+def _submitter(plan: Plan) -> Document:
+    main = container(plan, "submitter", [], amounts=_SUBMITTER, env=[], mounts={})
+    return pod(plan, COORDINATOR, [main], [], grace_s=_SUBMITTER_GRACE_S)

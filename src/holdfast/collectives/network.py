@@ -1,0 +1,128 @@
+"""Network: the connections of one worker to the other hosts of its generation."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from holdfast.collectives.connections import Listener, Peers
+from holdfast.collectives.tcp import Buffers, Deadline, Place, Report, transfer
+from holdfast.core.step.cells import lanes_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """The hosts of a generation.
+
+    Attributes:
+        ranks: The ranks of each host, in the order of hosts.
+        addresses: Where the worker of each rank accepts connections.
+        key: Known to the members only.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    addresses: Mapping[int, str]
+    key: bytes
+
+    @property
+    def num_lanes(self) -> int:
+        """Workers of the host that has most."""
+        return max(map(len, self.ranks))
+
+    def host_of(self, rank: int) -> int:
+        """The position of the host of a rank."""
+        return next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
+
+
+class PeerReport(Protocol):
+    """Takes note of a worker that does not send what is awaited."""
+
+    def __call__(self, peer: int, *, is_broken: bool) -> None:
+        """Report the worker of a rank, and whether the connection to it has broken."""
+
+
+def ignore(peer: int, *, is_broken: bool) -> None:
+    """A `PeerReport` where no agent decides what follows."""
+
+
+class Network:
+    """The connections of one worker.
+
+    Args:
+        hosts: Of the generation.
+        rank: The worker.
+        deadline: Makes the deadline of a transfer, given what reports peers.
+        report: Reports peers to the agent, if there is one.
+
+    Attributes:
+        hosts: The same.
+        host: The position of this worker's host.
+        lanes: The lanes that this worker serves.
+        others: The positions of the other hosts.
+        waits: How long it waited in the newest exchange for the partial sums of each other host,
+            nanoseconds.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        rank: int,
+        deadline: Callable[[Report], Deadline],
+        report: PeerReport = ignore,
+    ) -> None:
+        self.hosts, self.host = hosts, hosts.host_of(rank)
+        own = hosts.ranks[self.host]
+        self.lanes = lanes_of(own.index(rank), len(own), hosts.num_lanes)
+        self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
+        self.waits: dict[int, int] = {}
+        self._deadline, self._report_peer = deadline, report
+        self._connections: dict[Place, socket.socket] = {}
+
+    def connect(self, listener: Listener, generation: int) -> Self:
+        """Connect to the workers of other hosts that serve the same lanes.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It takes too long.
+        """
+        hosts = self.hosts
+        addresses = {
+            (host, lane): hosts.addresses[self._rank_at((host, lane))]
+            for host in self.others
+            for lane in self.lanes
+        }
+        peers = Peers(generation=generation, key=hosts.key, host=self.host, addresses=addresses)
+        self._connections = listener.connect(peers, self._deadline(self._report))
+        return self
+
+    def transfer(self, flows: Mapping[Place, tuple[Buffers, Buffers]], what: str) -> None:
+        """Send and receive; see `tcp.transfer`.
+
+        Args:
+            flows: What to send to a place, and where to receive what comes from there.
+            what: What is waited for, in words.
+        """
+        connected = {place: (self._connections[place], *both) for place, both in flows.items()}
+        transfer(connected, self._deadline(self._report), what)
+
+    @property
+    def longest_wait(self) -> tuple[int, int]:
+        """The host with the longest of `waits`, and how long that is."""
+        host = max(self.waits, key=lambda each: self.waits[each], default=self.host)
+        return host, self.waits.get(host, 0)
+
+    def _rank_at(self, place: Place) -> int:
+        """The worker that serves a lane of another host."""
+        host, lane = place
+        return self.hosts.ranks[host][lane % len(self.hosts.ranks[host])]
+
+    def _report(self, place: Place, *, is_broken: bool) -> None:
+        self._report_peer(self._rank_at(place), is_broken=is_broken)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

@@ -1,0 +1,1 @@
+"""Where workers run: shares of a host, and agents that are replaced."""

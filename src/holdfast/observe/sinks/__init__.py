@@ -1,1 +1,0 @@
-"""Sinks: receive a run's progress for the terminal, files and notifications."""

@@ -1,0 +1,1 @@
+"""A run read back from its directory."""

@@ -1,0 +1,150 @@
+"""Audit: all checks of the record of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.errors import HoldfastError
+from holdfast.record import recovery_reports
+from holdfast.record.audit.check import MAX_PROBLEMS, Check, Outcome, not_checked, passed
+from holdfast.record.audit.lineage import (
+    Life,
+    Segment,
+    check_lineage,
+    check_writers,
+    lives_of,
+    segments_of,
+)
+from holdfast.record.audit.samples import check_samples
+from holdfast.record.audit.steps import (
+    Epoch,
+    check_batches,
+    check_numbers,
+    check_shards,
+    check_skipped,
+    epochs_of,
+    rows_of,
+)
+from holdfast.record.audit.stored import check_stored, manifests_of, order_of
+from holdfast.record.moments import is_event
+from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What the record of a run proves.
+
+    Attributes:
+        steps: The newest step.
+        epochs: What is recorded of each.
+        lives: The starts of the run.
+        segments: Which generation computed the steps that count.
+        checks: The statements.
+    """
+
+    steps: int
+    epochs: tuple[Epoch, ...]
+    lives: tuple[Life, ...]
+    segments: tuple[Segment, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def has_failed(self) -> bool:
+        return any(check.outcome is Outcome.FAILED for check in self.checks)
+
+
+def audit(run_dir: Path) -> Audit:
+    """Check the record of a run.
+
+    Args:
+        run_dir: The run's directory.
+
+    Raises:
+        HoldfastError: A file cannot be read.
+    """
+    try:
+        unreadable = json_lines.unreadable(run_dir / EVENTS)
+        events = [line for line in json_lines.read(run_dir / EVENTS) if is_event(line)]
+        rows = rows_of(run_dir / METRICS)
+        recoveries = _reports(run_dir / RECOVERIES)
+        manifests, damaged = manifests_of(CheckpointStore.of_run(run_dir))
+    except OSError as error:
+        raise HoldfastError(
+            f"{error.filename or run_dir} cannot be read: {error.strerror}; see who owns it, and "
+            "its disk"
+        ) from None
+    order, lives = order_of(manifests), lives_of(events, recoveries)
+    newest = max((row.step for row in rows), default=0)
+    segments = segments_of(lives, newest)
+    epochs = epochs_of(rows, order, is_over=_has_finished(events))
+    return Audit(
+        steps=newest,
+        epochs=tuple(epochs),
+        lives=tuple(lives),
+        segments=tuple(segments),
+        checks=(
+            check_numbers(rows, _reached(events, manifests), run_dir / METRICS),
+            check_batches(rows, order),
+            check_shards(rows, order),
+            check_samples(rows, epochs, order),
+            check_skipped(rows),
+            check_stored(manifests, rows, damaged),
+            _check_events(unreadable),
+            check_lineage(lives),
+            check_writers(rows, segments, has_several_hosts=len(_hosts(events)) > 1),
+        ),
+    )
+
+
+def _check_events(unreadable: Sequence[int]) -> Check:
+    """Whether there are no lines of events that cannot be read, by number."""
+    if not unreadable:
+        return passed("events", f"every line of {EVENTS} can be read")
+    named = ", ".join(map(str, unreadable[:MAX_PROBLEMS]))
+    more = ", …" if len(unreadable) > MAX_PROBLEMS else ""
+    return not_checked(
+        "events",
+        f"{EVENTS} has lines that are no JSON objects, such as a full disk or a crash leaves: "
+        f"{named}{more}",
+    )
+
+
+def _reports(path: Path) -> list[RecoveryReport]:
+    """The recovery reports that this version can read."""
+    found = list[RecoveryReport]()
+    for line in json_lines.read(path):
+        with suppress(ValidationError):
+            found.append(recovery_reports.ADAPTER.validate_python(line))
+    return found
+
+
+def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest]) -> int:
+    """How many steps the run has made at least, without its record of steps."""
+    starts = [event.get("step") for event in events if event["event"] == "generation-started"]
+    ends = [event.get("steps") for event in events if event["event"] == "run-ended"]
+    reached = [*starts[-1:], *ends[-1:], *(manifest.step for manifest in manifests)]
+    return max((steps for steps in reached if isinstance(steps, int)), default=0)
+
+
+def _has_finished(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the newest start of the run has reached its end."""
+    ends = ("run-started", "run-ended", "run-failed")
+    newest = [event for event in events if event["event"] in ends][-1:]
+    return any(event.get("status") == "finished" for event in newest)
+
+
+def _hosts(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The hosts of the workers, as far as events name them."""
+    return {
+        event["host"] for event in events if event["event"] == "worker-started" and "host" in event
+    }

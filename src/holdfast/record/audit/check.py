@@ -1,0 +1,60 @@
+"""Check: one statement about a run, and whether its record proves it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.record.units import NBSP
+
+MAX_PROBLEMS: Final = 5
+"""How many problems of one kind are named."""
+NO_STEP: Final = "no step is recorded"
+
+
+class Outcome(enum.StrEnum):
+    """What the record of a run says of a statement."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A statement about a run.
+
+    Attributes:
+        name: What it is about, in a word.
+        outcome: Whether it is true.
+        text: The statement, what contradicts it, or why it could not be checked.
+    """
+
+    name: str
+    outcome: Outcome
+    text: str
+
+
+def passed(name: str, text: str) -> Check:
+    """A statement that the record proves."""
+    return _check(name, Outcome.OK, text)
+
+
+def not_checked(name: str, text: str) -> Check:
+    """A statement that the record can neither prove nor refute."""
+    return _check(name, Outcome.NOT_CHECKED, text)
+
+
+def judged(name: str, problems: Sequence[str], text: str) -> Check:
+    """A statement that is true unless there are problems."""
+    if not problems:
+        return passed(name, text)
+    more = len(problems) - MAX_PROBLEMS
+    named = "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+    return _check(name, Outcome.FAILED, named)
+
+
+def _check(name: str, outcome: Outcome, text: str) -> Check:
+    return Check(name=name, outcome=outcome, text=text.replace(NBSP, " "))

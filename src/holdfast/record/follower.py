@@ -1,0 +1,100 @@
+"""Follower: tells the sinks of a run what happens in it.
+
+It reads what the run's processes write down. None of them waits for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from holdfast.core.protocol import Stage
+from holdfast.record.recovery_tracker import RecoveryTracker
+from holdfast.record.sink import Sink
+from holdfast.rundir import json_lines
+from holdfast.rundir.json_lines import StepTail, Tail
+from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RunDirectory
+from holdfast.wire.rpc import RunStateMessage
+
+STARTING: Final = RunStateMessage(
+    stage=Stage.IDLE, reason="", root_cause=None, result=None, waiting_for="the coordinator"
+)
+"""The state of a run before its coordinator has sent one."""
+
+
+class Follower:
+    """Follows one run from its start.
+
+    Args:
+        directory: The run's directory.
+        sinks: What is told.
+    """
+
+    def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
+        path, counts_steps = directory.path, directory.job.records_progress
+        self._sinks, self._state = sinks, STARTING
+        self._metrics = path / METRICS if counts_steps else None
+        self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
+        self._steps, self._has_steps = StepTail(path / METRICS), False
+        kept = json_lines.last(path / RECOVERIES)
+        numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
+        self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether anything is told."""
+        return bool(self._sinks)
+
+    def poll(self, state: RunStateMessage | None = None) -> None:
+        """Tell the sinks of the run's state, and of what has happened since the last call.
+
+        Args:
+            state: The newest; None where it is not known.
+        """
+        if not self._sinks:
+            return
+        self._state = state or self._state
+        with suppress(OSError):  # what cannot be read now is read at the next call
+            self._news += self._events()
+            known = self._known_steps() if self._news or self._tracker.is_open else []
+            steps = self._new_steps()
+            news, self._news = self._news, []
+            for line in _in_order(news, steps):
+                for sink in self._sinks:
+                    sink.on_line(line)
+            for report in self._tracker.see(news, known):
+                for sink in self._sinks:
+                    sink.on_recovery(report)
+        for sink in self._sinks:
+            sink.on_progress(self._state)
+
+    def _new_steps(self) -> list[dict[str, Any]]:
+        """The lines of steps and evaluations since the last call."""
+        if self._metrics is None:
+            return []
+        for event in self._news:
+            if event["event"] == "generation-started" and not self._has_steps:
+                self._steps.begin(event["step"])
+        new = self._steps()
+        self._has_steps |= bool(new)
+        return new
+
+    def _known_steps(self) -> list[dict[str, Any]]:
+        """The newest lines of steps, whether they have been read before or not."""
+        return [] if self._metrics is None else json_lines.last(self._metrics)
+
+
+def _in_order(events: Iterable[dict[str, Any]], steps: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    """Lines of both files by time; a line without one follows the line before it."""
+    return (
+        line for _, line in heapq.merge(_timed(events), _timed(steps), key=lambda each: each[0])
+    )
+
+
+def _timed(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    now = 0.0
+    for line in entries:
+        now = max(now, line.get("time_unix_s", now))
+        yield now, line

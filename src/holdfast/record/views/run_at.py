@@ -1,0 +1,80 @@
+"""RunAt: a run at a moment: what every view derives from its record and the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from holdfast.record.run_record import RunRecord
+from holdfast.record.state import ENDED, RunState
+from holdfast.record.views.marks import Mark, marks_of
+
+WORKER_STEPS: Final = 64
+"""Of how many steps the times of workers are the mean, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAt:
+    """A run at a moment.
+
+    Args:
+        record: The run.
+        now: Unix time, seconds.
+    """
+
+    record: RunRecord
+    now: float
+
+    @cached_property
+    def state(self) -> RunState:
+        """How the run is doing."""
+        return self.record.state(self.now)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is over."""
+        return self.state.name in ENDED
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step is committed."""
+        return len(self.record.steps) > 0
+
+    @cached_property
+    def start(self) -> float:
+        """When the run began, Unix time, seconds."""
+        begun = self.record.started_at
+        if begun is not None:
+            return begun
+        return float(self.record.steps.columns["at"][0]) if self.has_steps else self.now
+
+    @cached_property
+    def end(self) -> float:
+        """When the run ended, or now."""
+        if not self.has_ended:
+            return max(self.now, self.start)
+        newest = [event["time_unix_s"] for event in self.record.events[-1:]]
+        newest += self.record.steps.columns["at"][-1:]
+        return float(max(newest, default=self.start))
+
+    @property
+    def stepped_until(self) -> float:
+        """Until when there is a speed: that of a run that has ended is not 0."""
+        at = self.record.steps.columns["at"]
+        return float(at[-1]) if at and self.has_ended else self.end
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it has run."""
+        return self.end - self.start
+
+    @cached_property
+    def worker_times(self) -> list[dict[str, float]]:
+        """The mean times of each worker in the newest steps; see `breakdown.rows`."""
+        return self.record.workers(WORKER_STEPS)
+
+    @cached_property
+    def marks(self) -> list[Mark]:
+        """The failures, oldest first."""
+        return marks_of(self.record, self.end)

@@ -1,0 +1,1 @@
+"""Files of a run directory: their names, how they are written, and followed while they grow."""

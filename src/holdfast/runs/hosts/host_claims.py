@@ -1,0 +1,114 @@
+"""Claiming: what the workers of a run on this host claim of its CPUs, GPUs and memory.
+
+resources, or --queue: all of it must be free, else the run is refused, or waits
+neither:               the claim only lets other runs know
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from holdfast.core.placement.shares import Share, shortages
+from holdfast.errors import EngineError, JobError
+from holdfast.job.script_job import ScriptJob
+from holdfast.job.spec import Job
+from holdfast.linux.supply import supply_here
+from holdfast.record import registry
+from holdfast.rundir.claims import HeldClaim, describe
+from holdfast.runs.hosts.waiting import wait_until_free
+from holdfast.runs.run import LaunchOptions
+
+LOOK_S: Final = 0.5
+"""How often a run that waits compares claims."""
+Wait: TypeAlias = Callable[[Callable[[], str], str], str]
+"""Repeats an attempt that has lacked something; returns what it lacks in the end, or nothing."""
+
+
+@contextmanager
+def claimed(job: Job, run_dir: Path, options: LaunchOptions) -> Iterator[LaunchOptions]:
+    """The options of a run, with the shares of its workers on this host; see `claimed_shares`.
+
+    If all agents are elsewhere, each of them claims what it uses where it is.
+    """
+    if options.engine is not None or not options.has_own_host:
+        yield options
+        return
+
+    def wait(attempt: Callable[[], str], lacking: str) -> str:
+        with registry.waiting(run_dir, job.name, "local"):
+            return wait_until_free(attempt, lacking, every_s=LOOK_S, controls=options.controls)
+
+    is_exclusive, how = options.queue or job.resources.is_given, wait if options.queue else None
+    with claimed_shares(job, run_dir.name, how, is_exclusive=is_exclusive) as shares:
+        yield replace(options, shares=shares)
+
+
+@contextmanager
+def claimed_shares(
+    job: Job, run: str, wait: Wait | None, *, is_exclusive: bool
+) -> Iterator[tuple[Share, ...]]:
+    """What each worker of a run may use on this host; claimed while the block runs.
+
+    Args:
+        job: The job. Without CPUs or GPUs in its `resources`, workers use all of them.
+        run: The name of its run directory.
+        wait: Waits until what it needs is free; None: it is refused instead.
+        is_exclusive: Whether what it needs must be free; it is with `resources`.
+
+    Raises:
+        JobError: This host never has what the run needs.
+        EngineError: It does not have it now.
+        Interrupted: The wait was ended.
+    """
+    needs = job.resources.needs(-(-job.workers // job.hosts), job.threads_per_worker)
+    lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
+    if any(each.is_final for each in lacking):
+        raise JobError(
+            f"this host never has what the run needs: {describe(lacking)}; ask for less by workers "
+            "or resources, or run it elsewhere"
+        )
+    with ExitStack() as held:
+        try:
+            claim = held.enter_context(closing(HeldClaim(run, needs)))
+            if not is_exclusive:
+                claim.begin(supply_here(os.environ))
+        except OSError as error:
+            if is_exclusive:
+                raise JobError(
+                    f"claims of runs cannot be kept in {error.filename}: {error.strerror}; fix "
+                    "that, or name another folder by XDG_STATE_HOME"
+                ) from None
+            yield ()  # no run ends because others do not know of it
+            return
+        if is_exclusive:
+            _begin(claim, wait)
+        yield tuple(_visible(claim.shares, job))
+
+
+def _begin(claim: HeldClaim, wait: Wait | None) -> None:
+    def attempt() -> str:
+        return claim.begin_if_free(supply_here(os.environ), in_turn=wait is not None)
+
+    lacking = attempt()
+    if lacking and wait is not None:
+        lacking = wait(attempt, lacking)
+    if lacking:
+        raise EngineError(
+            f"this host lacks what the run needs: {lacking}; wait for it by --queue (queue=True "
+            "in Python), or ask for less by workers or resources"
+        )
+
+
+def _visible(shares: tuple[Share, ...], job: Job) -> Iterator[Share]:
+    """The shares as far as the job asks for it. Scripts choose a GPU by LOCAL_RANK, so they see
+    those of all workers.
+    """
+    gpus = tuple(gpu for share in shares for gpu in share.gpus)
+    for share in shares:
+        cpus = share.cpus if job.resources.cpus else ()
+        yield Share(cpus=cpus, gpus=gpus if isinstance(job, ScriptJob) else share.gpus)

@@ -1,0 +1,196 @@
+"""Local hosts: agents as children of this process, with workers that a fork server forks."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Final
+
+from holdfast.agent.progress import progress_of
+from holdfast.arena.memory import Arena
+from holdfast.core.placement.shares import Share
+from holdfast.core.protocol import RUN_FAILED, WorkerProgress
+from holdfast.launch.child import Child
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import Spawned
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import RunPaths
+from holdfast.runs.hosts.endpoint import Interface
+from holdfast.runs.hosts.host import HasFileno, HostState
+from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
+from holdfast.runs.run_fork_server import RunForkServer
+from holdfast.wire.worker_spec import SHARES
+
+REAP_TIMEOUT_S: Final = 1.0
+"""How long the end of a fork server may come after that of an agent which has lost it."""
+
+
+class LocalHost:
+    """An agent on this machine, the arena that it works with, and its workers.
+
+    Its evidence of a loss is the exit status of the agent, and of the fork server: without that,
+    the workers end and the agent can do nothing.
+
+    Args:
+        name: The agent's.
+        address: The coordinator's.
+        attempt: Names this start of the run.
+        directory: The run's directory.
+        fork_server: Where its workers come from.
+        exits: Counts the ends of agents.
+        interface: To other hosts, if there are any.
+        shares: What each of its workers may use; none: all of this host.
+
+    Attributes:
+        name: The same.
+        agent: The agent's process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        attempt: str,
+        directory: RunPaths,
+        fork_server: RunForkServer,
+        exits: ProcessExits,
+        interface: Interface | None,
+        shares: tuple[Share, ...],
+    ) -> None:
+        self.name, self._fork_server, self._exits = name, fork_server, exits
+        self._is_attached = False
+        with ExitStack() as undo:
+            self._arena = arena = Arena.create(directory.job.workers)
+            undo.callback(arena.close)
+            self._socket, far = socket.socketpair()
+            undo.callback(self._socket.close)
+            options = {
+                "name": name,
+                "run-dir": directory.path,
+                "attempt": attempt,
+                "address": address,
+                "arena": arena.fd,
+                "forks": far.fileno(),
+                "shares": SHARES.dump_json(shares).decode(),
+            }
+            fds = [arena.fd, far.fileno()]
+            with far, ExitStack() as until_started:
+                if interface is not None:
+                    fds.append(until_started.enter_context(interface.credentials.in_memory()))
+                    options |= {"interface": interface.address, "credentials": fds[-1]}
+                log = directory.logs / "agent.log"
+                self.agent = Child.start("holdfast.agent.main", options, log, fds)
+            self._owned = undo.pop_all()
+            self._owned.callback(self.agent.close)
+
+    def sources(self) -> Iterable[HasFileno]:
+        """The processes, either of which may end."""
+        return self.agent, self._fork_server.current
+
+    def state(self) -> HostState:
+        """See `HostHandle.state`."""
+        kill_if_stopped(self.agent)
+        if self._fork_server.has_ended(REAP_TIMEOUT_S if self.agent.status == 1 else 0):
+            return HostState.LOST
+        if self.agent.status is not None:
+            return HostState.LEFT if self.agent.status in (0, RUN_FAILED) else HostState.LOST
+        if not self._is_attached and self._fork_server.is_ready():
+            self._attach(self._fork_server.current)
+        return HostState.UP if self._is_attached else HostState.STARTING
+
+    def progress(self) -> WorkerProgress:
+        """That of the worker that has come furthest."""
+        found = progress_of(self._arena, range(self._arena.world_size))
+        return max(found.values(), key=lambda each: each.step)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether workers were requested to stop before the end of the run."""
+        return self._arena.stop_requested
+
+    @property
+    def failure(self) -> str:
+        """Why the run has failed, as the agent was told; empty if it has not."""
+        return self.agent.last_output_line() if self.agent.status == RUN_FAILED else ""
+
+    def lose(self) -> None:
+        """See `HostHandle.lose`."""
+        if self._fork_server.has_ended(0):
+            self._fork_server.tolerate_end()
+            self._exits.note("agent", self.agent)
+        else:
+            self._exits.tolerate("agent", self.agent)
+        self.close()
+
+    def close(self) -> None:
+        """See `HostHandle.close`."""
+        self._owned.close()
+
+    def _attach(self, server: ForkServer) -> None:
+        """Have the fork server fork for the agent."""
+        server.attach(self._socket)
+        self._socket.close()
+        self._is_attached = True
+        self._owned.callback(server.await_workers_reaped)
+        self._owned.callback(self.agent.close)  # before that
+
+
+class LocalHosts:
+    """Starts hosts on this machine for one run; they share a fork server.
+
+    Args:
+        directory: The run's directory.
+        attempt: Names this start of the run.
+        log: The run's log of events.
+        exits: Counts the ends of agents and fork servers.
+        fork_server, code: See `RunForkServer`.
+        interface: To other hosts, if there are any.
+        shares: See `LocalHost`.
+    """
+
+    def __init__(
+        self,
+        directory: RunPaths,
+        attempt: str,
+        log: EventLog,
+        exits: ProcessExits,
+        fork_server: ForkServer | Spawned | None,
+        code: bytes | None,
+        interface: Interface | None = None,
+        shares: tuple[Share, ...] = (),
+    ) -> None:
+        self._interface, self._shares = interface, shares
+        self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
+        self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
+
+    @property
+    def doing(self) -> str:
+        """What the fork server does until it is ready."""
+        doing = self._fork_server.current.doing
+        return f"the fork server was {doing}" if doing else ""
+
+    def start_host(self, name: str, address: str) -> LocalHost:
+        """Start a host and do not wait for it.
+
+        Args:
+            name: The agent's, never used before in this run.
+            address: The coordinator's, as gRPC names it.
+        """
+        self._fork_server.replace_if_ended()
+        host = LocalHost(
+            name,
+            address,
+            self._attempt,
+            self._directory,
+            self._fork_server,
+            self._exits,
+            self._interface,
+            self._shares,
+        )
+        self._log.event("agent-started", host=name, pid=host.agent.pid)
+        return host
+
+    def close(self) -> None:
+        """End the fork server, unless it was lent."""
+        self._fork_server.close()

@@ -1,0 +1,1 @@
+"""Sinks: where the progress of a run goes."""

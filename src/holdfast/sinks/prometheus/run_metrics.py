@@ -1,0 +1,238 @@
+"""RunMetrics: counts what happens in a run, and shows it when Prometheus asks.
+
+    Follower ── on_line, on_recovery, on_progress ──▶ RunMetrics ◀── collect ── HTTP server
+
+It is a sink like others: it runs in the command's process, and no worker waits for it. Counters
+begin at 0 with every start of a run, as Prometheus expects of a process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.metrics_core import Metric as Family
+
+from holdfast.core.protocol import Stage, WorkerProgress
+from holdfast.job.spec import Job
+from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
+from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.record.sink import Sink
+from holdfast.sinks.prometheus import catalogue
+from holdfast.sinks.prometheus.balance_metrics import balance_families
+from holdfast.sinks.prometheus.instruments import counter, gauge, gauges, histogram
+from holdfast.wire.rpc import RunStateMessage
+
+RECENT_STEPS: Final = 50
+"""How many of the newest steps the pace is measured in."""
+
+
+class RunMetrics(Sink):
+    """Collects the metrics of one run.
+
+    Args:
+        run_dir: The run's directory.
+        job: Its job.
+    """
+
+    def __init__(self, run_dir: Path, job: Job) -> None:
+        self._run_dir, self._job = run_dir, job
+        self._lock = threading.Lock()  # the server has threads of its own
+        self._started_at = time.time()
+        self._state: RunStateMessage | None = None
+        self._steps: deque[Mapping[str, Any]] = deque(maxlen=RECENT_STEPS)
+        self._accuracy: float | None = None
+        self._generation: Mapping[str, Any] = {}
+        self._standby: set[int] = set()
+        self._checkpoint: Mapping[str, Any] = {}
+        self._checkpoint_bytes: int | None = None
+        self._failures: deque[float] = deque()  # Unix seconds, within the window
+        self._step_seconds = histogram(catalogue.STEP_SECONDS)
+        self._samples = counter(catalogue.SAMPLES)
+        self._skipped = counter(catalogue.SKIPPED_STEPS)
+        self._phases = counter(catalogue.PHASE_SECONDS)
+        self._save_seconds = histogram(catalogue.SAVE_SECONDS)
+        self._checkpoints = counter(catalogue.CHECKPOINTS)
+        self._checkpoint_failures = counter(
+            catalogue.CHECKPOINT_FAILURES, catalogue.CHECKPOINT_CAUSES
+        )
+        self._recoveries = counter(catalogue.RECOVERIES, catalogue.CAUSES)
+        self._recovery_seconds = histogram(catalogue.RECOVERY_SECONDS)
+        self._recovery_stages = counter(catalogue.RECOVERY_STAGE_SECONDS, catalogue.STAGES)
+        self._recomputed_steps = counter(catalogue.RECOMPUTED_STEPS)
+        self._recomputed_samples = counter(catalogue.RECOMPUTED_SAMPLES)
+        self._slowdowns = counter(catalogue.SLOWDOWNS, catalogue.SLOWDOWN_CAUSES)
+        self._evictions = counter(catalogue.EVICTIONS)
+
+    def on_progress(self, state: RunStateMessage) -> None:
+        """Take the newest state."""
+        self._state = state
+
+    def on_line(self, line: Mapping[str, Any]) -> None:
+        """Count an event, a step or an evaluation."""
+        with self._lock:
+            if "event" in line:
+                self._on_event(line)
+            elif "evaluation" in line:
+                accuracy = line["evaluation"].get("accuracy")
+                self._accuracy = accuracy if isinstance(accuracy, int | float) else None
+            else:
+                self._on_step(line)
+
+    def on_recovery(self, report: RecoveryReport) -> None:
+        """Count a recovery."""
+        with self._lock:
+            self._recoveries.labels(_cause_of(report)).inc()
+            self._recovery_seconds.observe(report.total_s)
+            for stage, seconds in report.seconds.items():
+                self._recovery_stages.labels(stage.replace(" ", "_")).inc(seconds)
+            self._recomputed_steps.inc(report.recomputed_steps)
+            self._recomputed_samples.inc(report.recomputed_samples)
+
+    def collect(self) -> Iterator[Family]:
+        """See `prometheus_client.registry.Collector`."""
+        with self._lock:
+            families = [
+                *self._training(),
+                *self._checkpointing(),
+                *self._recovering(),
+                *balance_families(self._steps),
+                *self._running(),
+            ]
+            for each in (
+                *(self._step_seconds, self._samples, self._skipped, self._phases),
+                *(self._save_seconds, self._checkpoints, self._checkpoint_failures),
+                *(self._recoveries, self._recovery_seconds, self._recovery_stages),
+                *(self._recomputed_steps, self._recomputed_samples),
+                *(self._slowdowns, self._evictions),
+            ):
+                families += each.collect()
+        yield from families
+
+    def _on_step(self, line: Mapping[str, Any]) -> None:
+        self._steps.append(line)
+        self._samples.inc(line.get("samples", 0))
+        self._skipped.inc(bool(line.get("skipped")))
+        if line.get("seconds") is not None:
+            self._step_seconds.observe(line["seconds"])
+        workers = line.get("workers") or {}
+        for name, seconds in workers.items():
+            if name in ("rank", "shards", "link"):  # a link's wait is part of another phase
+                continue
+            for rank, each in zip(workers["rank"], seconds, strict=False):
+                self._phases.labels(rank, name).inc(each)
+        saved_s = max(workers.get("checkpoint", ()), default=0.0)
+        if saved_s:
+            self._save_seconds.observe(saved_s)
+
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "run-started":
+                self._started_at = event["time_unix_s"]
+            case "generation-started":
+                self._generation = event
+                self._standby -= set(event["members"])
+            case "worker-evicted" if event["rank"] not in self._standby:
+                self._standby.add(event["rank"])
+                self._evictions.inc()
+            case "worker-returned":
+                self._standby.discard(event["rank"])
+            case "worker-slowed":
+                self._slowdowns.labels(event["reason"]).inc()
+            case "link-slowed":
+                self._slowdowns.labels("link").inc()
+            case "worker-exited" if event["unexpected"]:
+                self._failures.append(event["time_unix_s"])
+            case "host-lost":
+                self._failures.append(event["time_unix_s"])
+            case "checkpoint-committed" if event["step"] != self._checkpoint.get("step"):
+                self._checkpoint = event
+                self._checkpoints.inc()
+                self._checkpoint_bytes = self._size_of(Path(event["directory"]).name)
+            case name if name in CHECKPOINT_FAILURE_CAUSES:
+                self._checkpoint_failures.labels(CHECKPOINT_FAILURE_CAUSES[name]).inc()
+
+    def _size_of(self, checkpoint: str) -> int | None:
+        """The size of a checkpoint; None if this host has no copy of it."""
+        folder = self._run_dir / "checkpoints" / checkpoint
+        with suppress(OSError):
+            return sum(file.stat().st_size for file in folder.iterdir())
+        return None
+
+    def _training(self) -> Iterator[Family]:
+        newest: Mapping[str, Any] = self._steps[-1] if self._steps else {}
+        furthest = self._furthest()
+        planned = furthest.total_steps or None if furthest else None
+        step = max(newest.get("step", 0), furthest.step if furthest else 0)
+        steps_per_s, samples_per_s = self._pace()
+        yield gauge(catalogue.STEP, step)
+        yield gauge(catalogue.PLANNED_STEPS, planned)
+        yield gauge(catalogue.EPOCH, furthest.epoch if furthest else None)
+        yield gauge(catalogue.PLANNED_EPOCHS, furthest.epochs or None if furthest else None)
+        yield gauge(catalogue.PROGRESS, step / planned if planned else None)
+        left_s = (planned - step) / steps_per_s if planned and steps_per_s else None
+        yield gauge(catalogue.REMAINING, left_s)
+        yield gauge(catalogue.LAST_STEP, newest.get("time_unix_s", self._first_at))
+        yield gauge(catalogue.SAMPLES_PER_SECOND, samples_per_s)
+        yield gauge(catalogue.LOSS, newest.get("loss"))
+        yield gauge(catalogue.ACCURACY, self._accuracy)
+        yield gauge(catalogue.TRAINING_ACCURACY, newest.get("logged", {}).get("accuracy"))
+        yield gauge(catalogue.GRADIENT_NORM, newest.get("norm"))
+        yield gauge(catalogue.LEARNING_RATE, newest.get("lr"))
+
+    @property
+    def _first_at(self) -> float | None:
+        """When the first step and checkpoint count as committed; None for scripts."""
+        return self._started_at if self._job.records_progress else None
+
+    def _furthest(self) -> WorkerProgress | None:
+        """How far the worker that has come furthest is."""
+        progress = self._state.progress if self._state else {}
+        return max(progress.values(), key=lambda each: each.step, default=None)
+
+    def _pace(self) -> tuple[float | None, float | None]:
+        """Steps and samples a second, of the newest steps."""
+        timed = [line for line in self._steps if line.get("seconds")]
+        seconds = sum(line["seconds"] for line in timed)
+        if not seconds:
+            return None, None
+        return len(timed) / seconds, sum(line["samples"] for line in timed) / seconds
+
+    def _checkpointing(self) -> Iterator[Family]:
+        at = self._checkpoint.get("time_unix_s", self._first_at)
+        yield gauge(catalogue.CHECKPOINT_STEP, self._checkpoint.get("step"))
+        yield gauge(catalogue.LAST_CHECKPOINT, at)
+        yield gauge(catalogue.CHECKPOINT_BYTES, self._checkpoint_bytes)
+
+    def _recovering(self) -> Iterator[Family]:
+        since = time.time() - self._job.restarts.window_s
+        while self._failures and self._failures[0] <= since:
+            self._failures.popleft()
+        yield gauge(catalogue.RESTART_BUDGET, self._job.restarts.limit)
+        yield gauge(catalogue.RESTART_BUDGET_USED, len(self._failures))
+
+    def _running(self) -> Iterator[Family]:
+        stage = Stage.IDLE if self._state is None else self._state.stage
+        members = len(self._generation.get("members", ()))
+        names = self._run_dir.resolve().name, self._job.name
+        yield gauges(catalogue.RUN_INFO, [(names, 1)])
+        yield gauge(catalogue.RUN_START, self._started_at)
+        stages = (((name,), name == stage.name.lower()) for name in catalogue.RUN_STAGES)
+        yield gauges(catalogue.RUN_STAGE, stages)
+        yield gauge(catalogue.GENERATION, self._generation.get("number"))
+        counts = (("member",), members), (("standby",), len(self._standby))
+        yield gauges(catalogue.WORKERS, counts)
+        yield gauge(catalogue.DESIRED_WORKERS, self._job.workers)
+
+
+def _cause_of(report: RecoveryReport) -> str:
+    """What failed first, in a word."""
+    first = report.causes[0]
+    if first.rank is None:
+        return first.who
+    return "worker-hung" if first.what.startswith("hung") else "worker"

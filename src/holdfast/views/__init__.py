@@ -1,0 +1,1 @@
+"""Live pages of one run, in a browser and in a terminal."""

@@ -1,0 +1,75 @@
+"""Accuracy: the results of evaluations, and how well the newest samples are known."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final
+
+import numpy as np
+
+from holdfast.record.run_record import RunRecord
+from holdfast.record.views.metric import Metric, metric_of
+from holdfast.views.dashboard.charts import Chart
+from holdfast.views.dashboard.markup import Panel, empty, head, key, text
+from holdfast.views.dashboard.theme import faded
+from holdfast.views.dashboard.view import Axis, View, positions
+
+TITLE: Final = "Accuracy"
+TRAINING_POINTS: Final = 120
+"""Of the curve of the training: each is the mean of several steps, as one batch says little."""
+
+
+def panel(view: View) -> Panel:
+    """The result of each evaluation, with a point for each."""
+    metric = metric_of(view.record)
+    if metric is None:
+        return empty(TITLE, "No evaluation yet. The first one begins the curve.")
+    chart, color = Chart(view), view.colors.kelp_fill
+    scale = 100 if metric.is_share else 1
+    if metric.name == "accuracy":
+        _add_training(chart, metric, scale)
+    along = _along(view.record, view.start, view.axis, metric)
+    marker = {"size": 4.4, "color": color}
+    values = _scaled(metric, scale)
+    chart.line(along, values, color, metric.title, mode="lines+markers", marker=marker)
+    chart.layout["yaxis"]["ticksuffix"] = " % " if metric.is_share else " "
+    keys = key("--kelp-fill", "validation", metric.shown(metric.values[-1]))
+    other = metric_of(view.compared) if view.compared is not None else None
+    if view.compared is not None and other is not None and other.name == metric.name:
+        start = view.compared.started_at or 0.0
+        along = _along(view.compared, start, view.axis, other)
+        name = view.compared.path.name
+        chart.dashed(along, _scaled(other, scale), name)
+        keys += key("--cmp", text(name), other.shown(other.values[-1]), "dash")
+    chart.add_marks()
+    return Panel(head=head(text(metric.title), keys=keys), figure=chart.figure())
+
+
+def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
+    """Draw the accuracy that the task logs in each step, with its newest value at its end."""
+    view = chart.view
+    curve = view.record.steps.series(metric.name, TRAINING_POINTS)
+    at, known = view.x(curve.at), [each for each in curve.mean if isfinite(each)]
+    if not known:
+        return
+    color = faded(view.colors.kelp_fill, 0.55)
+    chart.line(at, [scale * each for each in curve.mean], color, "training", 1)
+    chart.annotate(
+        x=at[-1], y=scale * known[-1], yref="y", xanchor="right", yanchor="bottom",
+        text=f"training {metric.shown(known[-1])}",
+    )  # fmt: skip
+
+
+def _scaled(metric: Metric, scale: float) -> list[float]:
+    return [scale * value for value in metric.values]
+
+
+def _along(record: RunRecord, start: float, axis: Axis, metric: Metric) -> list[float]:
+    """Where the evaluations are on the horizontal axis: each after its step."""
+    if axis == "step":
+        return [float(step) for step in metric.steps]
+    steps = record.steps
+    if not len(steps):
+        return [0.0] * len(metric.steps)
+    at = np.interp(metric.steps, steps.array("step"), steps.array("at"))
+    return positions(record, start, axis, at.tolist())

@@ -1,0 +1,33 @@
+"""Alerts: what fires, and how near the others are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.record.units import clock
+from holdfast.record.views.alerts import Alert, alerts_of
+from holdfast.views.dashboard.markup import Column, Panel, empty, head, status, table, text
+from holdfast.views.dashboard.view import View
+
+TITLE: Final = "Alerts"
+_COLUMNS: Final = (Column("Rule"), Column("Now"), Column("Since", "num"))
+
+
+def panel(view: View) -> Panel:
+    """Each rule with its value, the firing ones first; the values of an ended run are its last."""
+    if view.record.started_at is None:
+        return empty(TITLE, "Rules are evaluated once the run has begun.")
+    found = alerts_of(view.record, view.end)
+    firing = sum(each.is_firing for each in found)
+    quiet = f'<span class="dim">{len(found) - firing} quiet</span>'
+    keys = f"{status('--amber', '▲', f'{firing} firing')} {quiet}" if firing else quiet
+    rows = [_row(each, view) for each in found]
+    return Panel(head=head(TITLE, keys=keys), body=table(_COLUMNS, rows, "al"))
+
+
+def _row(alert: Alert, view: View) -> list[str]:
+    title, value = text(alert.rule.title), text(alert.value)
+    if alert.since is None:
+        return [title, value, ""]
+    at = clock(alert.since, view.now).removeprefix("today ")
+    return [status("--amber", "▲", title), f"<b>{value}</b>", at]

@@ -1,0 +1,130 @@
+"""Shards per worker: what balance did."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.record.steps import Workers
+from holdfast.record.units import count
+from holdfast.views.dashboard.charts import POINTS, Chart
+from holdfast.views.dashboard.fleet import FEW, MAX_WORST
+from holdfast.views.dashboard.markup import Panel, empty, head, key
+from holdfast.views.dashboard.theme import faded
+from holdfast.views.dashboard.view import View
+
+TITLE: Final = "Shards per worker"
+HEIGHT: Final = 232
+_RIGHT: Final = 84
+"""The space for names right of the curves, pixels."""
+_APART: Final = 14
+"""The height of a name, pixels."""
+_PLANS: Final = 200
+"""Of many workers, so many plans are drawn at most."""
+_MIDDLE: Final = (5, 50, 95)
+"""The percentiles that stand for many workers."""
+
+
+def panel(view: View) -> Panel:
+    """How many shards each worker computes, one above the other; of many workers the median, where
+    most are, and those with the fewest.
+    """
+    measured = view.record.steps.workers
+    if not measured:
+        return empty(TITLE, "The first plan comes with step 1.")
+    newest = measured[-1][1]
+    note = f"{sum(newest['shards']):g} per step"
+    if len(newest["rank"]) > FEW:
+        return _of_many(view, f"{note}, {count(len(newest['rank']), 'worker')}")
+    chart, colors = Chart(view, height=HEIGHT, left=30, right=_RIGHT), view.colors
+    rows = _changes(view)
+    at = _moments(view, [row for row, _ in rows])
+    base = 0.0
+    for rank in sorted({rank for _, each in rows for rank in each}):
+        counts = [each.get(rank, 0.0) for _, each in rows]
+        color = view.fleet.color(rank)
+        chart.add(
+            at, [*counts, counts[-1]], name=f"rank {rank}", mode="lines", stackgroup="shards",
+            line={"color": color, "width": 1.75, "shape": "hv"}, fillcolor=faded(color, 0.34),
+        )  # fmt: skip
+        if counts[-1]:
+            label = f"rank {rank} &nbsp; <b>{counts[-1]:g}</b>"
+            chart.annotate(
+                x=1, xref="paper", xanchor="left", xshift=8, y=base + counts[-1] / 2, yref="y",
+                text=label, font={"size": 12, "color": colors.ink2},
+            )  # fmt: skip
+        base += counts[-1]
+    top = max(sum(each.values()) for _, each in rows)
+    chart.layout["yaxis"]["range"] = [0, top * 1.02]
+    chart.add_marks()
+    return Panel(head=head(TITLE, note), figure=chart.figure())
+
+
+def _moments(view: View, rows: list[int]) -> list[float]:
+    """The steps in these rows on the horizontal axis, and now."""
+    times = view.record.steps.columns["at"]
+    return view.x([*(float(times[row]) for row in rows), view.drawn_until])
+
+
+def _changes(view: View) -> list[tuple[int, dict[int, float]]]:
+    """The shards by rank where they change, with the row of their step; the last is the newest."""
+    found: list[tuple[int, dict[int, float]]] = []
+    for row, workers in view.record.steps.workers:
+        ranks = (int(rank) for rank in workers["rank"])
+        counts = dict(zip(ranks, workers["shards"], strict=True))
+        if not found or found[-1][1] != counts:
+            found.append((row, counts))
+    every = len(found) // POINTS + 1
+    return found[::-every][::-1]
+
+
+def _of_many(view: View, note: str) -> Panel:
+    """The median of many workers, the band in which 90 % are, and those with the fewest shards."""
+    chart, colors = Chart(view, height=HEIGHT, left=30, right=_RIGHT), view.colors
+    measured = view.record.steps.workers
+    plans = measured[:: -(len(measured) // _PLANS + 1)][::-1]
+    at = _moments(view, [row for row, _ in plans])
+    low, middle, high = _percentiles([each["shards"] for _, each in plans])
+    hidden = {"color": "rgba(0,0,0,0)", "width": 0, "shape": "hv"}
+    chart.add(at, low, mode="lines", line=hidden, hoverinfo="skip")
+    chart.add(
+        at, high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
+        fillcolor=faded(colors.ink3, 0.22),
+    )  # fmt: skip
+    look = {"color": colors.ink2, "width": 1.75, "shape": "hv"}
+    chart.line(at, middle, colors.ink2, "median", line=look)
+    newest = sorted(zip(plans[-1][1]["shards"], plans[-1][1]["rank"], strict=True))
+    place = 0.0
+    top = max(*high, *plans[-1][1]["shards"])
+    for (now, rank), color in zip(newest[:MAX_WORST], _worst(view), strict=True):
+        counts = [_shards_of(int(rank), each) for _, each in plans]
+        line = {"color": color, "width": 1.25, "shape": "hv"}
+        chart.line(at, [*counts, now], color, f"rank {rank}", line=line)
+        place = max(place, now)
+        chart.annotate(
+            x=1, xref="paper", xanchor="left", xshift=8, y=place, yref="y",
+            text=f"rank {rank:g} &nbsp; <b>{now:g}</b>", font={"size": 12, "color": color},
+        )  # fmt: skip
+        place += _APART * top / (HEIGHT - 40)
+    chart.layout["yaxis"]["range"] = [0, top * 1.05]
+    chart.add_marks()
+    keys = key("--ink2", "median", f"{middle[-1]:g}") + key("--line", "90 %", kind="sq")
+    return Panel(head=head(TITLE, note, keys), figure=chart.figure())
+
+
+def _worst(view: View) -> tuple[str, str, str]:
+    """The colors of the workers that are named."""
+    return view.colors.w0, view.colors.w2, view.colors.w1
+
+
+def _percentiles(shards: list[list[float]]) -> list[list[float]]:
+    """The percentiles of each plan, the newest twice: it lasts until now."""
+    rows: list[npt.NDArray[np.float64]] = [np.percentile(each, _MIDDLE) for each in shards]
+    return np.array([*rows, rows[-1]]).T.tolist()  # type: ignore[no-any-return]  # NumPy's stubs
+
+
+def _shards_of(rank: int, workers: Workers) -> float:
+    ranks = workers["rank"]
+    return workers["shards"][ranks.index(rank)] if rank in ranks else 0.0

@@ -1,0 +1,93 @@
+"""The process that serves the page: Streamlit behind the gate.
+
+python -m holdfast.views.dashboard.process LISTENER PARENT HOST ADDRESS PATH
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from streamlit import net_util
+from streamlit.starlette import App
+from streamlit.web import bootstrap
+
+import holdfast.views.dashboard.page  # noqa: F401 - the first visit would wait for the import
+from holdfast.linux.lifeline import die_with_parent
+from holdfast.views.dashboard import theme
+from holdfast.views.dashboard.access import keys
+from holdfast.views.dashboard.access.address import Address
+from holdfast.views.dashboard.access.gate import Gate
+from holdfast.views.dashboard.access.sessions import Access
+
+MAX_CONNECTIONS: Final = 500
+"""More requests at a time are refused."""
+END_TIMEOUT_S: Final = 1
+"""How long open connections may delay the end."""
+_OPTIONS: Final[dict[str, object]] = {
+    "server.headless": True,
+    "server.fileWatcherType": "none",
+    "server.enableXsrfProtection": True,
+    "server.enableCORS": True,
+    "browser.gatherUsageStats": False,
+    "client.toolbarMode": "minimal",
+    "client.showErrorDetails": "none",
+    "global.developmentMode": False,
+    "runner.magicEnabled": False,
+    "runner.postScriptGC": False,  # a collection after each panel takes as long as the panels
+    "logger.level": "warning",
+}
+
+
+def main(listener: socket.socket, parent: int, address: Address, path: str) -> None:
+    """Serve the page until a signal comes, or the parent dies.
+
+    Args:
+        listener: Where requests come in.
+        parent: The process that this one ends with.
+        address: The same, in words.
+        path: A run, or a directory with runs in it.
+    """
+    die_with_parent(parent)
+    net_util.get_external_ip = _no_address  # it would ask a server on the internet
+    flags = {name.replace(".", "_"): value for name, value in (_OPTIONS | theme.options()).items()}
+    bootstrap.load_config_options(flag_options=flags)
+    script = Path(__file__).with_name("app.py")
+    sys.argv = [str(script), path]
+    config = uvicorn.Config(
+        Gate(App(script), Access(keys.token()), address),
+        ssl_certfile=None if address.is_loopback else keys.certificate_file(),
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        log_level="warning",
+        access_log=False,  # a link holds the token
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=END_TIMEOUT_S,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line is one; uvicorn takes a websocket that is refused for a mistake."""
+    return "without completing handshake" not in record.getMessage()
+
+
+def _no_address() -> str | None:
+    return None
+
+
+if __name__ == "__main__":
+    descriptor, parent_pid, host, number, directory = sys.argv[1:]
+    main(
+        socket.socket(fileno=int(descriptor)),
+        int(parent_pid),
+        Address(host=host, address=number),
+        directory,
+    )

@@ -1,0 +1,281 @@
+"""Panels: the parts of the screen, from top to bottom, as lines."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Final
+
+from rich.text import Text
+
+from holdfast.record import history
+from holdfast.record.recovery_reports import causes_in_words
+from holdfast.record.run_record import Event
+from holdfast.record.state import StateName
+from holdfast.record.units import MISSING, clock, count, digits, duration, percent
+from holdfast.record.views.headline import Headline, headline_of
+from holdfast.record.views.marks import Mark, joined_hosts, step_at
+from holdfast.record.views.metric import metric_of
+from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
+from holdfast.record.views.run_at import RunAt
+from holdfast.record.views.step_parts import OTHER, parts_of
+from holdfast.views.terminal import lines
+from holdfast.views.terminal.lines import Column, Look, sides
+
+STATES: Final = {
+    StateName.WAITING: ("○", ""),
+    StateName.STARTING: ("○", ""),
+    StateName.RUNNING: ("●", "green"),
+    StateName.RECOVERING: ("↻", "yellow"),
+    StateName.STALLED: ("‖", "red"),
+    StateName.FINISHED: ("✓", "blue"),
+    StateName.STOPPED: ("■", "yellow"),
+    StateName.FAILED: ("✕", "red"),
+}
+"""Icon and style of each state."""
+RECOVERED: Final = ("recovered", "restarted")
+"""Outcomes after which a run makes progress again."""
+MAX_BAND: Final = 3
+"""Lines."""
+_LEVELS: Final = {"failure": "bold red", "warning": "bold yellow", "done": "bold blue"}
+_PARTS: Final = {
+    "data": ("D", "cyan"),
+    "forward": ("F", "blue"),
+    "backward": ("B", "magenta"),
+    "reduce": ("R", "green"),
+    "wait": ("W", "yellow"),
+    "optimizer": ("O", "white"),
+    "checkpoint": ("C", "red"),
+    OTHER: ("-", "dim"),
+}
+"""Letter and style of each part of a step."""
+_TITLE: Final = 6
+"""The width of the titles of the step's lines."""
+
+
+def header(run: RunAt, width: int, look: Look) -> list[Text]:
+    """Whether the run is alive, how far it is, and how long it takes."""
+    name = run.state.name
+    icon, style = STATES[name]
+    word = f"{icon} {name.upper()}" if look.is_utf8 else name.upper()
+    lasted = duration(run.elapsed_s)
+    right = Text(f"{time.strftime('%H:%M:%S', time.localtime(run.now))}   up {lasted}")
+    if run.has_ended:
+        right = Text(f"ended {clock(run.end, run.now)}   ran {lasted}")
+    state = Text.assemble("   ", (word, f"bold {style}"))
+    title = Text.assemble(("holdfast", "dim"), "  ", (run.record.path.name, "bold"))
+    free = width - len(state.plain) - len(right.plain) - 1
+    if len(title.plain) > free:
+        title = Text(lines.cut(run.record.path.name, max(1, free)), "bold")
+    return [
+        sides(title.append_text(state), right, width),
+        _progress(run, width, look),
+        _left(run, width),
+    ]
+
+
+def _progress(run: RunAt, width: int, look: Look) -> Text:
+    total, newest = run.record.total_steps, run.record.steps.newest
+    _, style = STATES[run.state.name]
+    if not total:
+        return Text(f"step {newest:,}")
+    begin, share = f"step {newest:,}/{total:,} ", newest / total
+    end = f" {100 * min(1.0, share):3.0f} %"
+    marks = {min(1.0, mark.step / total): mark.name for mark in run.marks}
+    free = max(0, width - len(begin) - len(end))
+    return Text(begin).append_text(lines.progress(share, marks, free, look, style)).append(end)
+
+
+def _left(run: RunAt, width: int) -> Text:
+    epochs = epochs_of(run.record)
+    left = Text(f"epoch {epochs[0]:.1f} of {epochs[1]}" if epochs else "")
+    if not epochs and run.has_steps:
+        left = Text(f"epoch {run.record.steps.columns['epoch'][-1] + 1}")
+    remaining = None if run.has_ended else left_s(run)
+    return sides(left, Text("" if remaining is None else f"{duration(remaining)} left"), width)
+
+
+def figures(run: RunAt, width: int) -> list[Text]:
+    """How good the run is and how fast, what failed, and what would be lost now."""
+    metric = metric_of(run.record)
+    name, value = (
+        (metric.title.lower(), metric.shown(metric.values[-1])) if metric else ("accuracy", MISSING)
+    )
+    facts = [("loss", digits(mean_loss(run.record))), (name, value), ("goodput", _goodput(run))]
+    left = Text("  ").join(Text.assemble((f"{each} ", "dim"), words) for each, words in facts)
+    step = Text.assemble(("step ", "dim"), _seconds(step_s(run.record)))
+    failed = Text.assemble(("failures ", "dim"), _failures(run))
+    return [sides(left, step, width), sides(failed, _checkpoint(run), width)]
+
+
+def _seconds(value: float) -> str:
+    return f"{digits(1000 * value)} ms" if value < 1 else duration(value)
+
+
+def _goodput(run: RunAt) -> str:
+    if run.has_ended:
+        whole = run.record.goodput()
+        return f"{digits(whole.samples_per_s)}/s, {percent(whole.share)} useful"
+    pace = pace_of(run)
+    if pace is None:
+        return MISSING
+    share = "no step lately" if isnan(pace.share) else f"{100 * pace.share:.0f} % of throughput"
+    return f"{digits(pace.goodput)}/s, {share}"
+
+
+def _failures(run: RunAt) -> str:
+    reports, total = run.record.recoveries, len(run.marks)
+    if not total:
+        return "none"
+    done = sum(each.outcome in RECOVERED for each in reports)
+    steps = sum(each.recomputed_steps for each in reports)
+    return f"recovered {done} of {total}, {count(steps, 'step')} recomputed"
+
+
+def _checkpoint(run: RunAt) -> Text:
+    saved = run.record.checkpoints
+    words = f"{saved[-1].step:,}, {duration(run.end - saved[-1].at)} ago" if saved else "none yet"
+    if run.has_ended and saved:
+        is_final = saved[-1].step == run.record.steps.newest
+        words = f"{saved[-1].step:,}{', final' * is_final}"
+    return Text.assemble(("checkpoint ", "dim"), words)
+
+
+def band(run: RunAt, width: int, look: Look) -> list[Text]:
+    """What to do now; empty if there is nothing to do."""
+    found = headline_of(run.record, run.state, run.now)
+    if found is None:
+        return []
+    style = _LEVELS[found.level]
+    said = textwrap.wrap(
+        f"{found.title} {' '.join(found.words.replace('`', '').split())}",
+        max(10, width - 2), break_on_hyphens=False, max_lines=MAX_BAND,
+        placeholder=f" {lines.ELLIPSIS}",
+    )  # fmt: skip
+    band = [Text(f"{' ' if row else _icon(found, look)} {each}") for row, each in enumerate(said)]
+    band[0].stylize(style, 0, 2 + len(found.title))
+    if found.more and len(band[-1].plain) + 2 + len(found.more) <= width:
+        band[-1] = sides(band[-1], Text(found.more, "dim"), width)
+    return band
+
+
+def _icon(found: Headline, look: Look) -> str:
+    return found.icon if look.is_utf8 else "!"
+
+
+def step(run: RunAt, width: int, look: Look) -> list[Text]:
+    """What the workers spend their time on, the mean of all, as words and as a bar."""
+    shares = parts_of(run)
+    free = width - _TITLE
+    if not shares:
+        return [
+            Text.assemble(
+                ("STEP", "dim"), "  ", ("needs a step" if not run.has_ended else MISSING)
+            ),
+            Text(),
+        ]
+    for name in sorted(shares, key=shares.__getitem__):
+        small = shares[name] < 0.005 or len(_in_words(shares)) > free
+        if small and name != OTHER:
+            shares[OTHER] += shares.pop(name)
+    bar = lines.parts(
+        [(_PARTS[name][0], share, _PARTS[name][1]) for name, share in shares.items()], free, look
+    )
+    title = Text("STEP".ljust(_TITLE), "dim")
+    return [title + Text(_in_words(shares)), Text(" " * _TITLE) + bar]
+
+
+def _in_words(shares: dict[str, float]) -> str:
+    words = [f"{name.capitalize()} {100 * share:.0f}" for name, share in shares.items()]
+    return "  ".join([f"{words[0]} %", *words[1:]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """A failure with its recovery, or a host that joined.
+
+    Attributes:
+        at: When, Unix time, seconds.
+        step: The steps committed before.
+        name: Its number; `+` for a host that joined, `!` for a failure that lasts.
+        words: What happened.
+        recovered, recomputed: What it cost; empty if nothing.
+    """
+
+    at: float
+    step: int
+    name: str
+    words: str
+    recovered: str = ""
+    recomputed: str = ""
+
+
+def happenings_of(run: RunAt) -> list[Happening]:
+    """The failures of a run and the hosts that joined it, the newest first."""
+    found = [_failure(run, mark) for mark in run.marks]
+    found += [_joined(run, event) for event in joined_hosts(run.record)]
+    return sorted(found, key=lambda each: each.at, reverse=True)
+
+
+def _failure(run: RunAt, mark: Mark) -> Happening:
+    report = mark.report
+    if report is None:
+        failure = run.record.open_failure
+        words = history.words(failure).replace(" was killed by", " killed by") if failure else ""
+        outcome = MISSING if run.has_ended else "recovering"
+        return Happening(
+            at=mark.begin, step=mark.step, name=mark.name, words=words, recovered=outcome
+        )
+    is_over = report.outcome in RECOVERED
+    return Happening(
+        at=mark.begin,
+        step=mark.step,
+        name=mark.name,
+        words=causes_in_words(report),
+        recovered=duration(report.total_s) if is_over else report.outcome,
+        recomputed=count(report.recomputed_steps, "step"),
+    )
+
+
+def _joined(run: RunAt, event: Event) -> Happening:
+    at = float(event["time_unix_s"])
+    words = f"host {event.get('host', '')} joined"
+    return Happening(at=at, step=step_at(run.record, at), name="+", words=words)
+
+
+_COLUMNS: Final = (
+    Column(title="EVENTS", width=8, is_left=True, gap=0, importance=9),
+    Column(title="", width=10, importance=5),
+    Column(title="", width=3, gap=1, importance=8),
+    Column(title="", width=24, max_width=200, is_left=True, gap=1, importance=9),
+    Column(title="recovered in", width=12, gap=1, importance=7),
+    Column(title="recomputed", width=10, importance=6),
+)
+
+
+def events(run: RunAt, width: int, rows: int) -> list[Text]:
+    """The newest failures with their recoveries, and the hosts that joined."""
+    found: Sequence[Happening] = happenings_of(run)[:rows]
+    cells = [
+        [
+            Text(time.strftime("%H:%M:%S", time.localtime(each.at))),
+            Text(f"step {each.step:,}"),
+            Text(each.name, "bold green" if each.name == "+" else "bold red"),
+            Text(each.words),
+            Text(each.recovered),
+            Text(each.recomputed),
+        ]
+        for each in found
+    ]
+    used = sum(column.width + column.gap for column in _COLUMNS)
+    columns = [*_COLUMNS]
+    if width > used:  # the last columns stay at the right
+        wide = columns[3].width + width - used
+        columns[3] = Column(title="", width=wide, is_left=True, gap=1, importance=9)
+    table = lines.fitted(columns, cells, width)
+    if not cells:
+        table.append(Text("no failure so far" if not run.has_ended else "no failure", "dim"))
+    return table[: rows + 1]

@@ -1,0 +1,153 @@
+"""Top: shows a run until it is left, or in a pipe until the run has ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from holdfast.errors import JobError
+from holdfast.record.registry import Record
+from holdfast.record.run_record import RunRecord
+from holdfast.record.views.run_at import RunAt
+from holdfast.views.terminal.keys import ESCAPE, Keys, keys_of, signals_end
+from holdfast.views.terminal.lines import look_of, plain
+from holdfast.views.terminal.plain import PlainLines
+from holdfast.views.terminal.screen import Page, draw
+
+POLL_S: Final = 0.1
+"""How often the record is read: what happens is shown at once."""
+DRAW_S: Final = 1.0
+"""How often numbers are shown again."""
+PLAIN_POLL_S: Final = 0.5
+ASK: Final = "stop after this step, with a checkpoint? y/n"
+STOPPING: Final = "stop requested: the run ends after this step, with a checkpoint"
+
+
+class Top:
+    """A run on the screen.
+
+    Args:
+        listed: The run, in the list of runs.
+        others: What is said of other runs.
+        console: Where to show it.
+    """
+
+    def __init__(self, listed: Record, others: str, console: Console) -> None:
+        self._listed, self._others, self._console = listed, others, console
+        self._record = record_of(listed)
+        self._look = look_of(console.encoding)
+        self._page: Page = "run"
+        self._note, self._is_asking = "", False
+        self._drawn: list[Text] = []
+
+    def show(self) -> None:
+        """Show the run until a key or a signal ends that; the terminal is as before then."""
+        screen = Live(
+            console=self._console, screen=True, auto_refresh=False, redirect_stdout=False,
+            redirect_stderr=False,
+        )  # fmt: skip
+        with (
+            suppress(KeyboardInterrupt),
+            signals_end(),
+            keys_of(sys.stdin.fileno()) as keys,
+            screen,
+        ):
+            self._loop(screen, keys)
+
+    def _loop(self, screen: Live, keys: Keys) -> None:
+        seen: tuple[object, ...] = ()
+        drawn_at, has_ended = 0.0, False
+        while True:
+            self._record.refresh()
+            record, now = self._record, time.monotonic()
+            found = len(record.events), len(record.recoveries), record.result, self._console.size
+            is_due = not has_ended and now - drawn_at >= DRAW_S
+            if found != seen or is_due:
+                seen, drawn_at = found, now
+                has_ended = self._draw(screen)
+            hit = keys(POLL_S)
+            for key in hit:
+                if not self._take(key):
+                    return
+            if hit:
+                seen = ()
+
+    def _draw(self, screen: Live) -> bool:
+        """Draw what has changed; returns whether the run has ended."""
+        run = RunAt(record=self._record, now=time.time())
+        if run.has_ended and not self._is_asking:
+            self._note = ""
+        size = self._console.width, self._console.height
+        lines = draw(run, self._page, size, self._look, note=self._note, others=self._others)
+        if lines != self._drawn:
+            self._drawn = lines
+            text = Text("\n", no_wrap=True, overflow="crop").join(lines)
+            screen.update(text, refresh=True)
+        return run.has_ended
+
+    def _take(self, key: str) -> bool:
+        """Do what a key asks for; returns whether the run is still shown."""
+        if self._is_asking:
+            self._is_asking, self._note = False, ""
+            if key == "y":
+                self._stop()
+            return True
+        match key:
+            case "q":
+                return False
+            case "s":
+                self._is_asking, self._note = True, ASK
+            case "r":
+                self._page = "run" if self._page == "report" else "report"
+            case "e":
+                self._page = "run" if self._page == "events" else "events"
+            case _ if key == ESCAPE:
+                self._page, self._note = "run", ""
+            case _:
+                pass
+        return True
+
+    def _stop(self) -> None:
+        try:
+            self._listed.stop()
+        except JobError as error:
+            self._note = str(error)
+        else:
+            self._note = STOPPING
+
+
+def follow(listed: Record, out: TextIO) -> None:
+    """Print what happens in a run until it has ended, as lines.
+
+    Args:
+        listed: The run, in the list of runs.
+        out: Where to.
+    """
+    record, lines = record_of(listed), PlainLines()
+    look = look_of(out.encoding)
+    with suppress(KeyboardInterrupt):
+        while True:
+            record.refresh()
+            run = RunAt(record=record, now=time.time())
+            for line in lines.news(run):
+                print(plain(line, look), file=out, flush=True)
+            if run.has_ended:
+                return
+            time.sleep(PLAIN_POLL_S)
+
+
+def record_of(listed: Record) -> RunRecord:
+    """The record of a run.
+
+    Raises:
+        JobError: It has not begun.
+    """
+    if listed.is_waiting and not listed.directory.exists():
+        raise JobError(f"{listed.id} waits to begin; holdfast logs -f {listed.id} says for what")
+    return RunRecord(listed.directory)

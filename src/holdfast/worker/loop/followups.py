@@ -1,0 +1,152 @@
+"""Follow-ups: what all workers do together after a commit: evaluate, and save a checkpoint.
+
+All of it may happen twice on one worker, which takes over from one that was lost in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.checkpoint.manifest import Best
+from holdfast.data.loading.reader import Reader
+from holdfast.data.loading.source import Source
+from holdfast.errors import JobError
+from holdfast.job.settings import Evaluation
+from holdfast.worker import devices
+from holdfast.worker.evaluation import Measure
+from holdfast.worker.membership.member import Member
+from holdfast.worker.metric_states import Results, Tally, together
+
+
+class Followups:
+    """The follow-ups of one worker.
+
+    Args:
+        member: The worker.
+
+    Attributes:
+        in_loop: Whether the loop over shards has begun. Before it, a worker that was replaced
+            evaluates again from the first call.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member, self._progress = member, member.progress
+        self._settings = member.job.evaluation
+        self._evaluations = list[Callable[[], Results]]()
+        self._calls_before_loop = 0
+        self.in_loop = False
+
+    def evaluate_each_epoch(self, source: Source, measure: Measure, tally: Tally) -> None:
+        """Evaluate after epochs, as often as the job says."""
+        self._evaluations.append(lambda: self.evaluate(source, measure, tally))
+
+    @property
+    def has_evaluations(self) -> bool:
+        """Whether anything is evaluated after epochs."""
+        return bool(self._evaluations)
+
+    def run(self, reader: Reader) -> None:
+        """Do all that is due after the newest step.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        progress, saver = self._progress, self._member.saver
+        followup = progress.followup
+        if followup.compares:
+            saver.compare()
+        progress.evaluations.calls = 0
+        improved = self._evaluate_after(progress.step - 1, reader)
+        followup.calls = progress.evaluations.calls
+        if followup.stops:
+            saver.save_durably()
+        elif improved:  # retention looks for a checkpoint of just this step
+            saver.save()
+        elif followup.saves or progress.deferred or self._is_save_due:
+            saver.save_or_defer()
+        elif followup.snapshots and not followup.is_busy:
+            saver.keep_snapshot()
+        followup.pending = False
+
+    @property
+    def _is_save_due(self) -> bool:
+        every_steps = self._member.job.checkpoint.every_steps
+        return every_steps > 0 and self._progress.step % every_steps == 0
+
+    def evaluate(self, source: Source, measure: Measure, tally: Tally) -> Results:
+        """Evaluate, or return what the other workers have found at the same call.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: The model is not attached, or `tally` does not take what `measure` returned.
+        """
+        member, evaluations = self._member, self._progress.evaluations
+        buffers = member.stepper.buffers
+        results, call = evaluations.before_loop, self._calls_before_loop
+        if self.in_loop:
+            results, call = evaluations.results, evaluations.calls
+        if call == len(results):
+            autocast = devices.autocast(member.device, member.job.precision)
+            with autocast, buffers.committed():
+                results.append(
+                    member.evaluator.evaluate(
+                        member.shards, source, measure, tally, self._progress.step
+                    )
+                )
+        if self.in_loop:
+            evaluations.calls += 1
+        else:
+            self._calls_before_loop += 1
+        evaluations.metrics = evaluations.metrics | results[call]
+        return results[call]
+
+    @property
+    def newest(self) -> Results:
+        """The results of the newest evaluation."""
+        evaluations = self._progress.evaluations
+        return evaluations.results[-1] if evaluations.results else evaluations.metrics
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the watched metric has not improved for as many evaluations as the job allows."""
+        patience = self._settings.patience
+        return patience is not None and self._progress.evaluations.best.since >= patience
+
+    def _evaluate_after(self, step: int, reader: Reader) -> bool:
+        """Evaluate if it is due; returns whether the result is the best so far."""
+        epoch = reader.epoch_of(step) + 1
+        due = epoch % self._settings.every_epochs == 0 or reader.is_over(step + 1)
+        if not (self._evaluations and due and reader.ends_epoch(step)):
+            return False
+        progress = self._progress
+        results = together([evaluate() for evaluate in self._evaluations])
+        self._member.metrics.evaluation(progress.step, results)
+        evaluations = progress.evaluations
+        evaluations.best = best_after(
+            evaluations.previous_best, self._settings, progress.step, results
+        )
+        return evaluations.best.step == progress.step
+
+
+def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str, Any]) -> Best:
+    """The best evaluation once `results`, measured after `step` steps, are known.
+
+    Raises:
+        JobError: The metric that the job watches is not among them, or is not a number.
+    """
+    if settings.best is None:
+        return best
+    if settings.best not in results:
+        raise JobError(
+            f"evaluation.best={settings.best} is not measured; the evaluation gives "
+            f"{', '.join(sorted(results))}"
+        )
+    value = results[settings.best]
+    if not isinstance(value, int | float):
+        raise JobError(f"evaluation.best={settings.best} is a list; name a metric that is a number")
+    sign = 1 if settings.goal == "max" else -1
+    if sign * value > (-math.inf if best.value is None else sign * best.value):  # NaN never is
+        return Best(value=value, step=step)
+    return best.model_copy(update={"since": best.since + 1})

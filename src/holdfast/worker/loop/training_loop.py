@@ -1,0 +1,371 @@
+"""The training loop of one worker: reads shards, has them computed, and commits steps.
+
+    resume check ─▶ follow-ups of the newest step ─▶ shards ─▶ commit ─┐
+                        ▲                              │               │
+                        └── join the next generation ◀─┴─ aborted      │
+                        └──────────────────────────────────────────────┘
+
+It leaves no step half committed: a step is complete on all workers, or it is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
+from functools import partial
+
+import torch
+from torch import nn
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.collectives.exact import PlansDiffer
+from holdfast.core.step.loss_scale import LossScale
+from holdfast.core.step.plan import WorkItem
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import seed_everything
+from holdfast.data.loading.loader import Loaded, model_seed
+from holdfast.data.loading.source import Source
+from holdfast.data.loading.stream import StreamReader
+from holdfast.errors import Aborted, HardwareError, JobError
+from holdfast.rundir import json_lines
+from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import EVENTS
+from holdfast.worker import devices
+from holdfast.worker.agent_link import SelfEviction
+from holdfast.worker.data_check import check_samples, note_facts
+from holdfast.worker.loop.followups import Followups
+from holdfast.worker.loop.main_only import MainOnly
+from holdfast.worker.membership.member import Member
+from holdfast.worker.shard import Shard, plan_of
+from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
+from holdfast.worker.step.current_shard import checked_number
+from holdfast.worker.step.stepper import Work
+from holdfast.worker.timing.stopwatch import Stopwatch
+from holdfast.worker.unread_keys import ReadJob
+from holdfast.worker.user_state.commit_hooks import CommitHooks
+from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
+
+
+class StopRequested(BaseException):
+    """Ends the user's function after a step with which the run stops, once its state is safe.
+
+    Not an Exception, so that the function's own error handling lets it pass.
+    """
+
+
+class TrainingLoop:
+    """The loop over a data set.
+
+    Args:
+        job: The job, as the task reads it.
+        member: The worker, which has joined.
+        followups: What follows a commit.
+        hooks: What user code does after a commit.
+        main_only: What user code does on one worker.
+        source: What to train on.
+        epochs: Passes through it; 0 if only `steps` ends the run.
+        steps: Steps of the run; 0 if only `epochs` ends it.
+
+    Attributes:
+        shard: The shard that user code computes now; None outside of one.
+        is_checking: Whether that shard only checks a result.
+
+    Raises:
+        JobError: The run began with other data.
+    """
+
+    def __init__(
+        self,
+        job: ReadJob,
+        member: Member,
+        followups: Followups,
+        hooks: CommitHooks,
+        main_only: MainOnly,
+        source: Source,
+        epochs: int,
+        steps: int,
+    ) -> None:
+        self._member, self._followups = member, followups
+        self._hooks, self._main_only = hooks, main_only
+        self._job, self._progress, self._state = job, member.progress, member.state
+        self._stepper, self._status = member.stepper, member.context.status
+        self._balancing, self._breakdown = member.balancing, member.breakdown
+        self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
+        self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
+        self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
+        if job.precision == "fp16" and self._progress.loss_scale is None:
+            self._progress.loss_scale = LossScale()
+        if isinstance(self._reader, StreamReader):
+            self._state.follow(STREAM, self._reader)
+        if job.evaluation.best is not None and not followups.has_evaluations:
+            raise JobError(
+                f"evaluation.best={job.evaluation.best}, and nothing is evaluated: call "
+                "session.evaluate_each_epoch before the loop, or remove evaluation.best"
+            )
+        self._recorded_counts: tuple[int, ...] = ()
+        self.shard: Shard | None = None
+        self.is_checking = False
+
+    def run(self) -> Iterator[Shard]:
+        """Yield the shards that this worker computes, until the run is over."""
+        member, status = self._member, self._status
+        reader = self._reader
+        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = reader.total_steps, reader.epochs
+        status[Word.COMMITTED] = self._progress.step
+        self._begin_schedules()
+        for optimizer in member.replica.optimizers:
+            optimizer.register_step_pre_hook(self._refuse_step)
+        member.begin_loop(self._on_commit)
+        if self._extended:
+            self._extend_schedules()
+        try:
+            while True:
+                try:
+                    if self._is_over:
+                        member.saver.save_durably()
+                        break
+                    check_samples(reader, self._progress)
+                    if self._progress.followup.pending:
+                        self._followups.run(reader)
+                    elif self._progress.followup.stops:
+                        raise StopRequested
+                    else:
+                        yield from self._one_step()
+                except Aborted:
+                    yield from self._rejoin()
+        finally:
+            self.shard = None
+            self._stepper.abandon()
+            reader.close()
+            self._state.release()
+            status.enter(Phase.LEFT)
+
+    def _refuse_step(self, *_: object) -> None:
+        """Raises: JobError: User code steps an optimizer in the loop over shards."""
+        if self.shard is not None:
+            raise JobError(
+                "optimizer.step() was called in the loop over session.shards; remove it: the "
+                "optimizer is stepped when all shards of the step have called session.backward"
+            )
+
+    def _extend_schedules(self) -> None:
+        """Have schedules span the new length of a run, and write down what they make of it."""
+        for schedule in self._hooks.schedules:
+            schedule.extend(self._reader.total_steps, self._progress.step)
+        self._follow_schedulers()
+        self._state.commit()
+        if not self._is_first:
+            return
+        with self._event_log() as log:
+            log.event(
+                "run-extended",
+                step=self._progress.step,
+                epochs=self._reader.epochs,
+                total_steps=self._reader.total_steps,
+                lr=self._hooks.learning_rate,
+            )
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this worker writes down what concerns all."""
+        return self._member.group.member_index == 0
+
+    def _event_log(self) -> EventLog:
+        return EventLog(self._member.metrics.run_dir / EVENTS)
+
+    def _begin_schedules(self) -> None:
+        for schedule in self._hooks.schedules:
+            schedule.begin(self._reader.total_steps, self._progress.step)
+        self._follow_schedulers()
+
+    def _follow_schedulers(self) -> None:
+        for number, schedule in enumerate(self._hooks.schedules):
+            if schedule.scheduler is not None:
+                self._state.follow(f"{SCHEDULE}-{number}", schedule.scheduler)
+
+    def backward(self, loss: torch.Tensor, weight: float | None, trains: nn.Module | None) -> None:
+        """Record the gradient of the current shard; see `Session.backward`."""
+        assert self.shard is not None, "backward without a shard"
+        size, device = self.shard.size, self._member.device
+        chosen = size if weight is None or size == 0 else weight
+        share = chosen / self._reader.batch_size_of(self.shard.step)
+        with devices.autocast(device, self._job.precision, enabled=False):
+            self._stepper.backward(loss, share, self._progress.scale, trains)
+
+    def log(self, values: Mapping[str, object]) -> None:
+        """Add values to what the current shard logs; see `Session.log`."""
+        self._stepper.log({name: checked_number(name, each) for name, each in values.items()})
+
+    @property
+    def _is_over(self) -> bool:
+        if self._progress.followup.pending:
+            return False
+        return self._reader.is_over(self._progress.step) or self._followups.stops_early
+
+    def _one_step(self) -> Iterator[Shard]:
+        """Yield this worker's shards of the current step, and commit it."""
+        member = self._member
+        self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
+        member.context.failpoints.at_step(member.replica)
+        self._record_plan()
+        while True:
+            while work := self._stepper.next_work():
+                member.group.check_abort()
+                self._status.enter(Phase.DATA)
+                with nullcontext() if work.is_check else self._stopwatch.shard():
+                    yield from self._computed(work, self._read(work))
+            if self._commit():
+                return
+
+    def _rejoin(self) -> Iterator[Shard]:
+        """Join the next generation; on standby, compute probes until then."""
+        while not self._member.join_unless_probed():
+            with suppress(Aborted):
+                yield from self._probe()
+
+    def _probe(self) -> Iterator[Shard]:
+        """Yield a shard only to measure this worker; nothing of it counts. Samples are read while
+        others are computed, so the slower of the two decides.
+        """
+        step, stepper = self._progress.step, self._stepper
+        work = Work(WorkItem.of_shard(0), is_check=True)
+        stepper.restart()
+        began = time.monotonic()
+        self._status.enter(Phase.DATA)
+        loaded = None if self._reader.is_over(step) else self._reader.read_now(step, work.item)
+        if loaded is None:  # the others reach the end without this worker
+            self._member.standby.on_probed(math.inf)
+            return
+        read = time.monotonic()
+        for shard in self._computed(work, loaded):
+            stepper.restart()  # discards what is computed of the shard
+            yield shard
+        seconds = max(read - began, time.monotonic() - read)
+        job = self._member.job
+        self._member.standby.on_probed(seconds * job.batch / job.shards / loaded.size)
+
+    def _read(self, work: Work) -> Loaded | None:
+        """The samples of `work`; None if it has none and needs none."""
+        step = self._progress.step
+        if work.is_check:
+            return self._reader.read_now(step, work.item)
+        loaded = self._reader.take(step, work.item, self._stepper.work_items)
+        if loaded is None and self._stepper.needs_every_worker:
+            return self._reader.borrow(step)
+        return loaded
+
+    def _computed(self, work: Work, loaded: Loaded | None) -> Iterator[Shard]:
+        """Yield a shard for user code to compute, and account for it."""
+        if loaded is None:
+            self._stepper.skip_shard(work)
+            return
+        step, device = self._progress.step, self._member.device
+        self._status.enter(Phase.FORWARD)
+        self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
+        batch = loaded.batch if device.type == "cpu" else devices.to_device(loaded.batch, device)
+        self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
+        self.is_checking = work.is_check
+        with devices.autocast(device, self._job.precision):
+            yield self.shard
+        self.shard, self.is_checking = None, False
+        self._status.enter(Phase.COLLECT)
+        self._stepper.end_shard()
+
+    def _commit(self) -> bool:
+        """Commit the current step; returns False if a result is in doubt, so there is more work.
+
+        Raises:
+            Aborted: The generation is over, and this worker has not committed the step.
+            SelfEviction: This worker has computed wrong bits, or its frozen weights have changed.
+        """
+        try:
+            self._state.verify_bases()
+        except HardwareError as error:
+            raise SelfEviction(error) from None
+        vote = CommitVote(
+            requests=self._member.requests(),
+            user_state=self._state.user_digest(),
+            replica=self._state.replicas.digest(self._progress.step),
+            times=self._stopwatch.take(self._balancing.digest),
+        )
+        try:
+            progress = self._progress
+            committed = self._stepper.commit(progress.step, vote, progress.scale)
+        except UserStatesDiffer as states:
+            self._state.fail_on_difference(states.first, states.other)
+        except PlansDiffer:
+            self._balancing.explain_difference()
+        except HardwareError as error:
+            raise SelfEviction(error) from None
+        self._status.enter(Phase.DATA)
+        if committed is None:
+            self._balancing.ignore_step()
+            return False
+        self._on_commit(committed)
+        straggler = self._balancing.straggler
+        if self._is_first and straggler is not None:
+            straggler = straggler.because(self._breakdown.reason_of(straggler.rank))
+            self._member.standby.request(straggler, self._progress.step)
+        if self._balancing.replan():
+            self._stepper.assign(self._progress.step, self._balancing.plan)
+        return True
+
+    def _record_plan(self) -> None:
+        """Write down a plan that differs from the one before; at the beginning, from an even one.
+
+        A generation with other members begins with a plan of its own.
+        """
+        counts = self._balancing.plan.counts
+        before = self._recorded_counts or plan_of(self._job, len(counts)).counts
+        if counts == before:
+            return
+        self._recorded_counts = counts
+        if self._is_first:
+            with self._event_log() as log:
+                log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
+
+    def _on_commit(self, committed: Committed) -> None:
+        """Take note of a committed step, and call the commit hooks."""
+        samples = self._reader.batch_size_of(committed.step)
+        record = {
+            "step": committed.step + 1,
+            "epoch": self._reader.epoch_of(committed.step),
+            "loss": json_lines.number(committed.loss),
+            "norm": json_lines.number(committed.norm),
+            "lr": self._hooks.learning_rate,
+            "samples": samples,
+            "logged": {name: json_lines.number(value) for name, value in committed.logged.items()},
+            **({"skipped": True} if committed.skipped else {}),
+            **({} if self._progress.loss_scale is None else {"scale": self._progress.scale}),
+        }
+        loss, skipped = json_lines.number(committed.loss), committed.skipped
+        self._progress.advance(loss, record, committed.requests, skipped=skipped)
+        counts = self._balancing.plan.counts
+        if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
+            self._breakdown.observe(self._progress.step, committed.times, counts)
+        with self._stopwatch.rest():
+            self._reader.advance()
+            self._call_hooks()
+            self._state.commit()
+            self._status[Word.SAMPLES] += samples
+            self._member.metrics.step(
+                record,
+                self._member.times.since_last(),
+                partial(self._breakdown.row, committed.times, counts),
+            )
+            self._main_only.run_deferred()
+        if committed.step == 0 and self._is_first and (unread := self._job.unread()):
+            with self._event_log() as log:
+                log.event("keys-not-read", keys=", ".join(unread))
+
+    def _call_hooks(self) -> None:
+        step = self._progress.step
+        before = self._status.enter(Phase.FORWARD)
+        if self._hooks.has_callbacks:
+            seed_everything(seed_for("commit", self._job.seed, step))
+            self._state.call_user_code(self._hooks.call)
+        for schedule in self._hooks.schedules:
+            schedule.advance(step)
+        self._status.enter(before)

@@ -1,0 +1,1 @@
+"""Measurements and their report, the simulator, the exactness fuzzer; a second package."""

@@ -1,0 +1,66 @@
+"""Memory: what snapshots cost that `checkpoint.memory: auto` keeps, next to runs without any.
+
+Both runs of a round follow each other, and their order is reversed in every second one. Nothing is
+written to the disk. How often a snapshot is taken is decided by the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError
+from holdfast_bench.checkpoint.runs import Runner
+from holdfast_bench.checkpoint.window import NEVER, Schedule
+from holdfast_bench.results.figures import spread
+
+STEPS: Final = 60
+"""Measured steps of a run: enough for several snapshots."""
+_KEPT: Final = {False: "off", True: "auto"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One run: seconds per step, and what each of its snapshots took, seconds."""
+
+    step_s: float
+    stalls_s: tuple[float, ...]
+
+
+def row(runner: Runner, rounds: int) -> dict[str, Any]:
+    """The cost of snapshots of one workload.
+
+    Raises:
+        HoldfastError: A run failed, or took no snapshot.
+    """
+    without, kept = list[_Measured](), list[_Measured]()
+    for number in range(rounds):
+        where = f"{runner.workload}, {runner.workers} workers, round {number + 1}"
+        for keeps in (False, True) if number % 2 == 0 else (True, False):
+            print(f"{where}: snapshots {_KEPT[keeps]}", file=sys.stderr)
+            (kept if keeps else without).append(_measured(runner, _KEPT[keeps]))
+    pairs = zip(kept, without, strict=True)
+    stalls_ms = [1e3 * stall for each in kept for stall in each.stalls_s]
+    if not stalls_ms:
+        raise HoldfastError(f"{runner.workload} took no snapshot in {rounds} runs of {STEPS} steps")
+    return {
+        "measure": "memory",
+        "workload": runner.workload,
+        "workers": runner.workers,
+        "overhead_pct": spread([100 * (own.step_s / plain.step_s - 1) for own, plain in pairs]),
+        "stall_ms": spread(stalls_ms),
+        "every_steps": round(STEPS * rounds / len(stalls_ms), 1),
+    }
+
+
+def _measured(runner: Runner, memory: str) -> _Measured:
+    schedule = Schedule(every=NEVER, least_steps=STEPS)
+    rows = runner.rows_of({"every_steps": NEVER, "memory": memory}, schedule)
+    at = {row["step"]: row["time_unix_s"] for row in rows}
+    inside = [row for row in rows if schedule.first < row["step"] <= schedule.last]
+    stalls = [row["phases"].get("checkpoint", 0.0) for row in inside]
+    return _Measured(
+        step_s=(at[schedule.last] - at[schedule.first]) / STEPS,
+        stalls_s=tuple(stall for stall in stalls if stall > 0),
+    )

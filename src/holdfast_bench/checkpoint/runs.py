@@ -1,0 +1,146 @@
+"""Runs: train a workload under one system, and measure window after window.
+
+holdfast needs a run for each period, which is a key of its job. A peer's processes measure all
+periods, which favors the peers: what varies from process to process is in each of their ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.checkpoint.exports.weights import read_checkpoint
+from holdfast.checkpoint.find import find_checkpoint
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import worker_environment
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
+from holdfast.runs.run import LaunchOptions, run
+from holdfast_bench.checkpoint.disk import sync_file_system
+from holdfast_bench.checkpoint.systems import OURS
+from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window
+from holdfast_bench.peers.faulted_script import LaunchedProcesses, ProcessSpec
+from holdfast_bench.workloads import job_keys
+
+TIMEOUT_S: Final = 600.0
+"""How long the processes of a peer may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Runs one workload with a number of workers.
+
+    Attributes:
+        workload: Its name.
+        workers: How many.
+        folder: On the disk that is measured.
+        forks: For the workers of holdfast.
+    """
+
+    workload: str
+    workers: int
+    folder: Path
+    forks: ForkServer
+
+    def windows(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+        """Measure one window after the other.
+
+        Raises:
+            HoldfastError: The system failed.
+        """
+        if system in OURS:
+            return [self._ours(OURS[system], schedule) for schedule in schedules]
+        return self._of_peer(system, schedules)
+
+    def rows_of(self, saving: Mapping[str, object], schedule: Schedule) -> list[dict[str, Any]]:
+        """What a run of holdfast has recorded of its steps.
+
+        Args:
+            saving: The job's keys below `checkpoint`.
+            schedule: Says how long it runs.
+
+        Raises:
+            HoldfastError: It failed.
+        """
+        with self._run(saving, schedule) as run_dir:
+            return [line for line in json_lines.read(run_dir / METRICS) if "loss" in line]
+
+    def _ours(self, busy: str, schedule: Schedule) -> Window:
+        with self._run({"every_steps": schedule.every, "busy": busy}, schedule) as run_dir:
+            return _window_of(run_dir, schedule)
+
+    @contextmanager
+    def _run(self, saving: Mapping[str, object], schedule: Schedule) -> Iterator[Path]:
+        """The directory of one run of holdfast, whose last checkpoint can be read."""
+        keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": dict(saving)}
+        job = load.check(keys, where="bench")
+        sync_file_system(self.folder)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            run_dir = Path(folder) / "run"
+            with RunDirectory(run_dir, job, resume=False) as directory:
+                run(directory, LaunchOptions(forks=self.forks))
+            read_checkpoint(find_checkpoint(run_dir))
+            yield run_dir
+
+    def _of_peer(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+        """One launch of a peer's processes."""
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
+            result = Path(folder) / "windows.json"
+            command = [sys.executable, "-m", "holdfast_bench.checkpoint.peer_loop"]
+            command += ["--workload", self.workload, "--system", system, "--result", str(result)]
+            command += ["--every", json.dumps([schedule.every for schedule in schedules])]
+            command += ["--steps", str(schedules[0].least_steps)]
+            command += ["--world-size", str(self.workers)]
+            ranks = [
+                ProcessSpec(
+                    arguments=[*command, "--rank", str(rank)], environment=worker_environment()
+                )
+                for rank in range(self.workers)
+            ]
+            with LaunchedProcesses(ranks, Path(folder)) as launch:
+                if not launch.wait(result.exists, TIMEOUT_S):
+                    raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
+            windows: list[dict[str, Any]] = json.loads(result.read_bytes())
+        return [
+            Window(
+                schedule=Schedule(**window.pop("schedule")),
+                saves=tuple(Save(**save) for save in window.pop("saves")),
+                **window,
+            )
+            for window in windows
+        ]
+
+
+def _window_of(run_dir: Path, schedule: Schedule) -> Window:
+    """What a run of holdfast has recorded."""
+    steps = {line["step"]: line for line in json_lines.read(run_dir / METRICS) if "loss" in line}
+    saves = tuple(
+        Save(
+            step=event["step"],
+            taken_unix_s=steps[event["step"]]["time_unix_s"],
+            finished_unix_s=event["time_unix_s"],
+            stall_s=_stall_s(steps.get(event["step"] + 1)),
+        )
+        for event in json_lines.read(run_dir / EVENTS)
+        if event["event"] == "checkpoint-committed"
+        and (event["step"] < schedule.last or schedule.saves_after(schedule.last))
+    )
+    return Window(
+        schedule=schedule,
+        began_unix_s=steps[schedule.first]["time_unix_s"],
+        ended_unix_s=steps[schedule.last]["time_unix_s"],
+        saves=saves if schedule.every != NEVER else (),
+    )
+
+
+def _stall_s(next_step: dict[str, Any] | None) -> float | None:
+    """How long a checkpoint has held up a worker, seconds; the step after it counts that."""
+    return None if next_step is None else next_step["phases"].get("checkpoint", 0.0)

@@ -1,0 +1,123 @@
+"""Runs on emulated hosts: namespaces of this machine with shaped links, one worker each."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.api.train import run_job
+from holdfast.job import load
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import METRICS, RESULT
+from holdfast.runs.run import LaunchOptions
+from holdfast_bench.emulate.model import Sample
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.runs import running
+
+WARM_STEPS: Final = 2
+TIMEOUT_S: Final = 1800.0
+REDUCE: Final = ("collect", "reduce")
+WAIT: Final = ("wait_reduce",)
+COMPUTE: Final = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What all runs have in common.
+
+    Attributes:
+        parameters, dtype: What is trained.
+        compute_s: Compute time of one host's batch; strong scaling divides it among the hosts.
+        spread: Standard deviation of compute times, as a share.
+        steps: Measured steps.
+        link_gbit: The rate of each host's link, Gbit/s.
+        network: The job's key: `tls` or `trusted`.
+    """
+
+    parameters: int
+    dtype: str
+    compute_s: float
+    spread: float
+    steps: int
+    link_gbit: float
+    network: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the reduced gradient."""
+        return self.parameters * {"bf16": 2, "fp32": 4}[self.dtype]
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """The rate of each host's link."""
+        return self.link_gbit * 1e9 / 8
+
+
+def measure(setup: Setup, hosts: int, scaling: str) -> tuple[Sample, list[float]]:
+    """Run on some hosts; returns means, and the seconds of each step.
+
+    Raises:
+        HoldfastError: The run failed.
+    """
+    print(f"{scaling} scaling, {hosts} hosts", file=sys.stderr)
+    compute_s = setup.compute_s / (hosts if scaling == "strong" else 1)
+    keys = {
+        "task": "holdfast_bench.emulate.task:EmulatedTask",
+        "params": {
+            "parameters": setup.parameters,
+            "dtype": setup.dtype,
+            "compute_s": compute_s,
+            "spread": setup.spread,
+            "steps": WARM_STEPS + setup.steps,
+        },
+        "batch": hosts,
+        "shards": hosts,
+        "workers": hosts,
+        "checkpoint": {"every_steps": 0},
+    }
+    steps = _steps(keys, setup, hosts)[WARM_STEPS:]
+    return _sample(steps, hosts), [line["seconds"] for line in steps]
+
+
+def hosts_missing() -> str:
+    """Why hosts are workers of one host here, or nothing."""
+    return Namespaces.what_is_missing()
+
+
+def _steps(keys: dict[str, Any], setup: Setup, hosts: int) -> list[dict[str, Any]]:
+    if hosts > 1 and not hosts_missing():
+        with running(hosts, 1, f"{1000 * setup.link_gbit:.0f}mbit", keys, setup.network) as run:
+            run.wait((run.run_dir / RESULT).exists, "the end of the run", TIMEOUT_S)
+            return list(json_lines.read(run.run_dir / METRICS))
+    with tempfile.TemporaryDirectory() as folder:
+        job, run_dir = load.check(keys, where="bench emulate"), Path(folder) / "run"
+        run_job(job, LaunchOptions(), run_dir=run_dir, resume=False)
+        return list(json_lines.read(run_dir / METRICS))
+
+
+def _sample(steps: Sequence[Mapping[str, Any]], hosts: int) -> Sample:
+    """Means over the steps, of the first worker's phases and of all workers' compute times."""
+    computed = [
+        [sum(each) for each in zip(*(line["workers"][p] for p in COMPUTE), strict=True)]
+        for line in steps
+    ]
+    every = [seconds for line in computed for seconds in line]
+    mean = statistics.mean(every)
+    return Sample(
+        hosts=hosts,
+        compute_s=mean,
+        spread=statistics.stdev(every) / mean if len(every) > 1 else 0.0,
+        imbalance_s=statistics.mean(max(line) - statistics.mean(line) for line in computed),
+        reduce_s=statistics.mean(_sum_of(line, REDUCE) for line in steps),
+        wait_s=statistics.mean(_sum_of(line, WAIT) for line in steps),
+        step_s=statistics.mean(line["seconds"] for line in steps),
+    )
+
+
+def _sum_of(line: Mapping[str, Any], phases: Sequence[str]) -> float:
+    return sum((float(line["phases"].get(phase, 0.0)) for phase in phases), 0.0)

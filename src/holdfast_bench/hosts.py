@@ -1,0 +1,52 @@
+"""What a network between hosts costs: a reduction, a step, a recovery.
+
+The hosts are network namespaces of this machine (root and iproute2), so all share its cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Final
+
+from holdfast_bench.arguments import counts
+from holdfast_bench.on_hosts import reduction, runs
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
+
+MEASURES: Final = ("reduction", "step", "recovery")
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", default=",".join(MEASURES))
+    parser.add_argument("--hosts", type=counts, default="2,3")
+    parser.add_argument("--workers", type=counts, default="1,2")
+    parser.add_argument("--sizes-kb", type=counts, default="64,1024,16384,262144")
+    parser.add_argument("--link", default=UNSHAPED)
+    parser.add_argument("--workloads", default="small,large")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    measures = options.measure.split(",")
+    if unknown := set(measures) - set(MEASURES):
+        parser.error(f"no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
+    if missing := Namespaces.what_is_missing():
+        parser.error(missing)
+    sizes = [each << 10 for each in options.sizes_kb]
+    workloads, rounds = options.workloads.split(","), options.rounds
+    rows: list[Row] = []
+    for hosts in options.hosts:
+        for workers in options.workers:
+            if "reduction" in measures:
+                rows += reduction.rows(hosts, workers, options.link, sizes, rounds)
+            for workload in workloads:
+                if "step" in measures:
+                    rows += runs.step_rows(hosts, workers, options.link, workload)
+                if "recovery" in measures:
+                    rows += runs.recovery_rows(hosts, workers, options.link, workload, rounds)
+    print(json.dumps({"benchmark": "hosts", "rounds": rounds, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

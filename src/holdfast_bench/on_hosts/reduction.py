@@ -1,0 +1,132 @@
+"""How long hosts take to reduce a gradient, compared with gloo over the same links.
+
+The hosts are network namespaces of this machine (root and iproute2), so all share its cores. The
+systems take turns, repetition by repetition; `reducing_host` says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.coordinator.authority import Authority
+from holdfast.errors import HoldfastError
+from holdfast.launch.spawn import worker_environment
+from holdfast.wire.tls import Role
+from holdfast_bench.on_hosts.namespaces import NET, Namespaces
+from holdfast_bench.results.figures import ratio, spread
+
+Row = dict[str, Any]
+TIMEOUT_S: Final = 600.0
+NUM_SYSTEMS: Final = 3
+"""Systems that every host measures."""
+UNSHAPED: Final = "veth"
+
+
+def measure(
+    hosts: int, workers: int, size: int, link: str, repetitions: int
+) -> Mapping[str, Sequence[float]]:
+    """Seconds of one reduction by system, for each repetition.
+
+    Args:
+        hosts: How many.
+        workers: Of each host.
+        size: Of the gradient, bytes.
+        link: The rate of each host's link, such as `1gbit`; or UNSHAPED.
+        repetitions: How many.
+
+    Raises:
+        HoldfastError: A host failed, or took too long.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = Namespaces(Path(folder) / "disk", hosts)
+        try:
+            made.up()
+            if link != UNSHAPED:
+                for number in made.numbers:
+                    made.slow(number, link)
+            return _run(made, Path(folder), workers, size, repetitions, is_shaped=link != UNSHAPED)
+        finally:
+            made.down()
+
+
+def _run(
+    made: Namespaces, folder: Path, workers: int, size: int, repetitions: int, *, is_shaped: bool
+) -> Mapping[str, Sequence[float]]:
+    options = {
+        "hosts": len(made.numbers),
+        "workers": workers,
+        "size": size,
+        "repetitions": repetitions,
+        "net": NET,
+        "folder": folder,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    words += ["--stream"] if is_shaped else []
+    authority = Authority.create(folder)
+    for number in made.numbers:
+        credentials = authority.issue(made.name(number), Role.DATA).model_dump_json()
+        (folder / f"host-{number - 1}.json").write_text(credentials, encoding="ascii")
+    outputs = [folder / f"host-{number}.out" for number in made.numbers]
+    started = []
+    for number, path in zip(made.numbers, outputs, strict=True):
+        own = ["--host", number - 1, "--address", made.address(number)]
+        command = [sys.executable, "-m", "holdfast_bench.on_hosts.reducing_host", *words, *own]
+        with path.open("wb") as output:
+            started.append(
+                made.run(number, *command, output=output, environment=worker_environment())
+            )
+    try:
+        statuses = [each.wait(TIMEOUT_S) for each in started]
+    except subprocess.TimeoutExpired:
+        raise HoldfastError(f"the hosts took longer than {TIMEOUT_S:.0f} s") from None
+    texts = [path.read_text(errors="replace") for path in outputs]
+    taken = _printed(texts[0])
+    if taken is None or (any(statuses) and len(taken) < NUM_SYSTEMS):
+        raise HoldfastError(f"a host failed:\n{''.join(texts)}")
+    return taken  # gloo may abort a process at its end, after all is measured
+
+
+def _printed(text: str) -> dict[str, list[float]] | None:
+    """What a host has measured, by system."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            taken: dict[str, list[float]] = json.loads(line)
+            return taken
+    return None
+
+
+def rows(hosts: int, workers: int, link: str, sizes: Sequence[int], repetitions: int) -> list[Row]:
+    """One row per size and system; see `measure`."""
+    found = []
+    for size in sizes:
+        print(f"reduction, {hosts} hosts x {workers}, {in_words(size)}", file=sys.stderr)
+        taken = measure(hosts, workers, size, link, repetitions)
+        for system, seconds in taken.items():
+            row = {"measure": "reduction", "hosts": hosts, "workers": workers, "link": link}
+            row |= {"what": in_words(size), "system": system}
+            row |= {"ms": spread([1e3 * each for each in seconds], 3)}
+            row |= {"speed_of_gloo": ratio(taken["gloo"], seconds)}
+            found.append(row | _of_others(system, hosts, taken))
+    return found
+
+
+def _of_others(system: str, hosts: int, taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The times of other systems, where they were measured."""
+    found = {}
+    if system == "holdfast" and "order-free" in taken:
+        found["time_of_order_free"] = ratio(taken[system], taken["order-free"])
+    if system == "holdfast" and "stream" in taken:  # which moves the gradient once, one way
+        moved = [2 * (hosts - 1) / hosts / seconds for seconds in taken[system]]
+        found["of_line"] = ratio(moved, [1 / seconds for seconds in taken["stream"]])
+    return found
+
+
+def in_words(size: int) -> str:
+    """A size as people write it."""
+    return f"{size >> 20} MB" if size >= 1 << 20 else f"{size >> 10} KB"

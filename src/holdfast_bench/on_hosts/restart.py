@@ -1,0 +1,224 @@
+"""From a fault on one of several hosts to the next step of all workers of a script.
+
+    worker   one worker is killed
+    agent    the agent of a host is killed, and its workers with it
+    host     a host is cut off for half a minute, without a FIN; the time begins when it is back
+
+The script is the one of `bench.restart`, under `holdfast run` and under torchrun, whose agents are
+started again whenever they exit. The hosts are network namespaces of this machine (root and
+iproute2).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.core.placement.rejoin import MAX_DELAY_S
+from holdfast.errors import HoldfastError
+from holdfast_bench.faulted_run import FAULT_STEP
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.peers import launched
+from holdfast_bench.peers.faulted_script import START_TIMEOUT_S, LaunchedProcesses, ProcessSpec
+from holdfast_bench.results.figures import ratio, spread
+
+WORKERS_PER_HOST: Final = 2
+CUT_S: Final = 30.0
+"""How long a host is cut off: longer than TCP repeats a packet often."""
+START_S: Final = 10.0
+"""About how long it takes until hosts have joined."""
+RESTART_TIMEOUT_S: Final = 120.0
+"""A restart that takes longer has failed."""
+FAULTY_HOST: Final = 2
+AGENTS: Final = ("holdfast.agent.main", "torch.distributed.run", launched.__file__)
+"""The agents of both launchers, and torchrun's workers: those of holdfast end with their agent."""
+
+Row = dict[str, Any]
+
+
+class _Trial:
+    """One run of the script on some hosts.
+
+    Args:
+        hosts: The hosts.
+        folder: On a disk that they share.
+        workload: What is trained.
+    """
+
+    def __init__(self, hosts: Namespaces, folder: Path, workload: str) -> None:
+        self._hosts, self._folder = hosts, folder
+        self._script = [launched.__file__, "--workload", workload, "--dir", str(folder)]
+        self._ranks = range(WORKERS_PER_HOST * len(hosts.numbers))
+
+    def holdfast(self) -> list[ProcessSpec]:
+        """The commands of `holdfast run`."""
+        hosts, run = self._hosts, self._folder / "run"
+        holdfast = [sys.executable, "-m", "holdfast"]
+        size = ["--nnodes", len(hosts.numbers), "--nproc-per-node", WORKERS_PER_HOST]
+        first = ["run", *size, "--address", hosts.address(1), "--run", run, *self._script]
+        token = run / "secrets" / "join.token"
+        join = ["agent", "--join", f"{hosts.address(1)}:50051", "--token-file", token]
+        agent = shlex.join([*holdfast, *map(str, join)])
+        wait = f"while ! test -e {shlex.quote(str(token))}; do sleep 0.05; done; exec {agent}"
+        return [
+            ProcessSpec(arguments=hosts.command(1, *holdfast, *first)),
+            *(
+                ProcessSpec(arguments=hosts.command(number, "sh", "-c", wait))
+                for number in hosts.numbers[1:]
+            ),
+        ]
+
+    def torchrun(self) -> list[ProcessSpec]:
+        """The commands of torchrun, with the settings of `bench.restart`."""
+        hosts = self._hosts
+        size = ["--nnodes", len(hosts.numbers), "--nproc-per-node", WORKERS_PER_HOST]
+        store = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts.address(1)}:29500"]
+        options = [*size, *store, "--max-restarts", 20, *self._script]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
+        environment = {
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+        }
+        return [
+            ProcessSpec(
+                arguments=hosts.command(number, *torchrun),
+                environment=environment,
+                relaunched=number > 1,
+            )
+            for number in hosts.numbers
+        ]
+
+    def restart_s(self, way: str, fault: str, chance: random.Random) -> float:
+        """Run it with a fault; returns seconds until all workers have done a step.
+
+        Raises:
+            HoldfastError: They have not started, or not restarted.
+        """
+        commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
+        least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
+        began = time.monotonic()
+        with LaunchedProcesses(commands, self._folder) as launch:
+
+            def is_warm() -> bool:
+                steps = [len(launch.steps(rank)) for rank in self._ranks]
+                return min(steps) >= FAULT_STEP and time.monotonic() > began + START_S + least_s
+
+            if not launch.wait(is_warm, START_TIMEOUT_S):
+                raise HoldfastError(f"no {FAULT_STEP} steps: {launch.last_line()}")
+            fault_at = self._inject(fault, launch, chance)
+            field = "ended" if fault == "host" else "began"  # a step may continue where it was cut
+
+            def first_steps() -> list[float]:
+                return [
+                    next(iter(done))
+                    for rank in self._ranks
+                    if (done := [s["ended"] for s in launch.steps(rank) if s[field] > fault_at])
+                ]
+
+            restarted: Callable[[], bool] = lambda: len(first_steps()) == len(self._ranks)  # noqa: E731
+            if not launch.wait(restarted, RESTART_TIMEOUT_S):
+                raise HoldfastError(f"no step of all workers within {RESTART_TIMEOUT_S:.0f} s")
+            return max(first_steps()) - fault_at
+
+    def _inject(self, fault: str, launch: LaunchedProcesses, chance: random.Random) -> float:
+        """Inject a fault; returns when the restart could begin."""
+        if fault == "host":
+            self._hosts.cut(FAULTY_HOST)
+            time.sleep(CUT_S)
+            self._hosts.heal(FAULTY_HOST)
+            return time.monotonic()
+        time.sleep(chance.random() / 10)
+        killed = (
+            [launch.steps(chance.choice(self._ranks))[-1]["pid"]]
+            if fault == "worker"
+            else _agents_among(self._hosts.processes(FAULTY_HOST))
+        )
+        at = time.monotonic()
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return at
+
+
+def _agents_among(pids: list[int]) -> list[int]:
+    """The processes of agents."""
+    found = []
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+            if any(word in line for word in AGENTS):
+                found.append(pid)
+    return found
+
+
+def rows(workload: str, num_hosts: int, rounds: int, seed: int) -> list[Row]:
+    """A row per fault and system."""
+    if missing := Namespaces.what_is_missing():
+        print(f"--hosts is left out: {missing}", file=sys.stderr)
+        return []
+    chance = random.Random(seed)
+    return [
+        row
+        for fault in ("worker", "agent", "host")
+        for row in _rows_of(fault, workload, num_hosts, rounds, chance)
+    ]
+
+
+def _rows_of(
+    fault: str, workload: str, num_hosts: int, rounds: int, chance: random.Random
+) -> list[Row]:
+    seconds: dict[str, list[float | None]] = {"run": [], "torchrun": []}
+    for number in range(rounds):
+        for way, tries in seconds.items():
+            tries.append(_once(way, fault, workload, num_hosts, chance))
+            print(f"{workload}, {fault}, round {number + 1}, {way}: {tries[-1]} s", file=sys.stderr)
+    return [_row(fault, way, tries, seconds) for way, tries in seconds.items()]
+
+
+def _once(
+    way: str, fault: str, workload: str, num_hosts: int, chance: random.Random
+) -> float | None:
+    """Seconds; None if the restart failed."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        shared = Path(folder) / "shared"
+        shared.mkdir()
+        hosts = Namespaces(Path(folder) / "disk", num_hosts)
+        try:
+            hosts.up()
+            return _Trial(hosts, shared, workload).restart_s(way, fault, chance)
+        except HoldfastError as error:
+            print(f"{way} failed: {error}", file=sys.stderr)
+            return None
+        finally:
+            hosts.down()
+
+
+def _row(
+    fault: str,
+    way: str,
+    tries: list[float | None],
+    seconds: Mapping[str, list[float | None]],
+) -> Row:
+    done = [each for each in tries if each is not None]
+    pairs = [
+        (other, own)
+        for other, own in zip(seconds["torchrun"], tries, strict=True)
+        if own and other is not None
+    ]
+    return {
+        "fault": fault,
+        "way": way,
+        "restart_s": spread(done, 3) if done else None,
+        "restarts": f"{len(done)} of {len(tries)}",
+        "times_faster": ratio(*zip(*pairs, strict=True)) if pairs else None,
+    }

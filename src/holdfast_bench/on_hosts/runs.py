@@ -1,0 +1,191 @@
+"""Runs on several hosts as users start them: how long a step takes, and a recovery.
+
+step       the time from one commit to the next, compared with as many workers on one host
+recovery   from a fault to the next commit of the members that are left or replaced
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from holdfast.errors import HoldfastError
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, TOKEN
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
+from holdfast_bench.results.figures import spread
+from holdfast_bench.workloads import job_keys
+
+TIMEOUT_S: Final = 120.0
+POLL_S: Final = 0.02
+WARM_STEPS: Final = 10
+STEPS: Final = 40
+ENDLESS: Final = 1_000_000
+NETWORKS: Final = ("tls", "trusted")
+FAULTS: Final = ("worker killed", "host cut off")
+
+
+class HostsRun:
+    """A run on hosts, started by the lines that people paste.
+
+    Args:
+        made: The hosts.
+        folder: Where the run's directory is made.
+        keys: Of the job, without those about hosts.
+        network: The job's key.
+    """
+
+    def __init__(self, made: Namespaces, folder: Path, keys: dict[str, Any], network: str) -> None:
+        self.made, self.run_dir = made, folder / "run"
+        job = folder / "job.yaml"
+        hosts, address = len(made.numbers), made.address(1)
+        job.write_text(yaml.safe_dump({**keys, "network": network}))
+        if hosts == 1:
+            self._started = [made.start(1, "train", job, "--run", self.run_dir)]
+            return
+        where = ["--hosts", hosts, "--address", address, "--run", self.run_dir]
+        self._started = [made.start(1, "coordinator", job, *where)]
+        token = self.run_dir / TOKEN
+        self.wait(token.exists, "the token")
+        join = ["agent", "--join", f"{address}:50051", "--token-file", token]
+        self._started += [made.start(number, *join) for number in made.numbers[1:]]
+
+    def wait(self, is_there: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until something has happened.
+
+        Raises:
+            HoldfastError: It takes too long.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not is_there():
+            if time.monotonic() > deadline:
+                printed = "\n".join(map(self.made.output, self.made.numbers))
+                raise HoldfastError(f"{what} took longer than {timeout_s:.0f} s:\n{printed}")
+            time.sleep(POLL_S)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The events of this name so far."""
+        path = self.run_dir / EVENTS
+        found = json_lines.read(path) if path.exists() else iter(())
+        return [event for event in found if event["event"] == name]
+
+    def commits(self) -> list[float]:
+        """When each step was committed, Unix time, seconds."""
+        path = self.run_dir / METRICS
+        found = json_lines.read(path) if path.exists() else iter(())
+        return [line["time_unix_s"] for line in found if "time_unix_s" in line]
+
+    def members(self) -> int:
+        """Workers of the newest generation."""
+        started = self.events("generation-started")
+        return len(started[-1]["members"]) if started else 0
+
+    def wait_for_commit(self, after: float) -> float:
+        """When the first step after some time was committed."""
+        self.wait(lambda: self.commits()[-1:] > [after], "a commit")
+        return next(each for each in self.commits() if each > after)
+
+    def close(self) -> None:
+        """End it."""
+        for each in self._started:
+            for _ in range(2):
+                if each.poll() is None:
+                    each.send_signal(signal.SIGINT)
+        for each in self._started:
+            try:
+                each.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                each.kill()
+                each.wait()
+
+
+@contextmanager
+def running(
+    hosts: int, workers: int, link: str, keys: dict[str, Any], network: str
+) -> Iterator[HostsRun]:
+    """A run on hosts of which each has so many workers.
+
+    Raises:
+        HoldfastError: The machine has no network namespaces.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = Namespaces(Path(folder) / "disk", hosts)
+        try:
+            made.up()
+            for number in made.numbers if link != UNSHAPED else ():
+                made.slow(number, link)
+            run = HostsRun(made, Path(folder), {**keys, "workers": hosts * workers}, network)
+            try:
+                yield run
+            finally:
+                run.close()
+        finally:
+            made.down()
+
+
+def step_rows(hosts: int, workers: int, link: str, workload: str) -> list[Row]:
+    """How long a step takes, for each kind of network."""
+    one = _step_seconds(1, hosts * workers, UNSHAPED, workload, "trusted")
+    found = []
+    for network in NETWORKS:
+        print(f"step, {hosts} hosts x {workers}, {workload}, {network}", file=sys.stderr)
+        several = _step_seconds(hosts, workers, link, workload, network)
+        row = {"measure": "step", "hosts": hosts, "workers": workers, "link": link}
+        row |= {"what": workload, "system": network}
+        row |= {"ms": spread([1e3 * each for each in several])}
+        row["time_of_one_host"] = round(statistics.median(several) / statistics.median(one), 3)
+        found.append(row)
+    return found
+
+
+def _step_seconds(hosts: int, workers: int, link: str, workload: str, network: str) -> list[float]:
+    keys = job_keys(workload, hosts * workers, ENDLESS)
+    with running(hosts, workers, link, keys, network) as run:
+        run.wait(lambda: len(run.commits()) >= WARM_STEPS + STEPS, "the steps")
+        commits = run.commits()[WARM_STEPS : WARM_STEPS + STEPS]
+    return [after - before for before, after in pairwise(commits)]
+
+
+def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: int) -> list[Row]:
+    """From a fault to the next commit."""
+    keys, size = job_keys(workload, hosts * workers, ENDLESS), hosts * workers
+    seconds: dict[str, list[float]] = {fault: [] for fault in FAULTS}
+    with running(hosts, workers, link, keys, NETWORKS[0]) as run:
+        for number in range(rounds):
+            for fault in FAULTS:
+                print(f"recovery, round {number + 1}: {fault}", file=sys.stderr)
+                run.wait(lambda: run.members() == size, "the full world")
+                run.wait_for_commit(time.time())
+                seconds[fault].append(_inject(run, fault, hosts, workers))
+                run.made.heal(hosts)
+    where = {"measure": "recovery", "hosts": hosts, "workers": workers, "link": link}
+    return [
+        {**where, "what": workload, "system": fault, "ms": spread([1e3 * s for s in each])}
+        for fault, each in seconds.items()
+    ]
+
+
+def _inject(run: HostsRun, fault: str, hosts: int, workers: int) -> float:
+    """Inject a fault into the last host; returns the seconds until the next commit without it."""
+    before, began = len(run.events("generation-started")), time.time()
+    if fault == FAULTS[0]:
+        newest = {event["rank"]: event["pid"] for event in run.events("worker-started")}
+        os.kill(newest[hosts * workers - 1], signal.SIGKILL)
+    else:
+        run.made.cut(hosts)
+    run.wait(lambda: len(run.events("generation-started")) > before, "a new generation")
+    started = run.events("generation-started")[before]
+    return run.wait_for_commit(max(began, started["time_unix_s"])) - began

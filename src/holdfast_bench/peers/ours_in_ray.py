@@ -1,0 +1,66 @@
+"""The workloads of `bench.workloads` in Ray Train's TorchTrainer, with holdfast.
+
+Each training process logs its steps as `bench.peers.faulted_script` reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast_bench.workloads import WORKLOADS, RandomDataset, job_keys
+
+if TYPE_CHECKING:
+    from holdfast.worker.session import Session
+
+STEPS: Final = 10_000
+
+
+def train(session: Session) -> None:
+    """What each training process runs."""
+    from holdfast.rundir.json_lines import JsonLines
+
+    params, group = session.job.params, session._member.group  # other users need no rank
+    workload = WORKLOADS[params["workload"]]()
+    model, _ = session.attach(workload.model, workload.optimizer)
+    data = RandomDataset(workload, session.job.batch * STEPS)
+    began = time.monotonic()
+    with JsonLines(Path(params["dir"]) / f"rank-{group.rank}.jsonl") as log:
+
+        def log_step() -> None:
+            world = len(session._member.group.members)
+            now = time.monotonic()
+            log.write(pid=os.getpid(), step=session.step, world=world, began=began, ended=now)
+
+        session.on_commit(log_step)
+        for shard in session.shards(data, epochs=1):
+            began = time.monotonic()
+            session.backward(workload.loss(model, shard.batch))
+
+
+def main() -> None:
+    """Train until killed."""
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from holdfast.integrations.ray_train import train_loop
+    from holdfast_bench.peers.launched import option_parser
+    from holdfast_bench.peers.ray_train import run_config, start_cluster
+
+    parser = option_parser(__doc__)
+    parser.add_argument("--workers", type=int, required=True)
+    options = parser.parse_args()
+    start_cluster(options.dir, options.workers)
+    job = job_keys(options.workload, options.workers, STEPS)
+    job |= {"params": {"workload": options.workload, "dir": str(options.dir)}}
+    TorchTrainer(
+        train_loop(train, job),
+        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
+        run_config=run_config(options.dir),
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()

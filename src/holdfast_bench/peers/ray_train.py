@@ -1,0 +1,93 @@
+"""The script of `bench.peers.launched` as Ray Train has it: workers and checkpoints are Ray's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+import ray.train
+from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from holdfast_bench.peers.launched import option_parser
+
+PASSED: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "XDG_STATE_HOME")
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    """What each worker of Ray runs."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from holdfast.rundir.json_lines import JsonLines
+    from holdfast_bench.peers.launched import EVERY, load, log_step, save, train_step
+    from holdfast_bench.workloads import WORKLOADS
+
+    torch.manual_seed(0)
+    rank = dist.get_rank()
+    workload = WORKLOADS[config["workload"]]()
+    model = DistributedDataParallel(workload.model())
+    optimizer = workload.optimizer(model.parameters())
+    step = 0
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            step = load(Path(folder) / "checkpoint.safetensors", model.module, optimizer)
+    with JsonLines(Path(config["dir"]) / f"rank-{rank}.jsonl") as log:
+        while True:
+            began = time.monotonic()
+            train_step(workload, model, optimizer, rank, step)
+            step += 1
+            log_step(log, step, dist.get_world_size(), began)
+            if step % EVERY:
+                continue
+            if rank == 0:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "checkpoint.safetensors"
+                    save(path, model.module, optimizer, step)
+                    saved = Checkpoint.from_directory(folder)
+                    ray.train.report({"step": step}, checkpoint=saved)
+            else:
+                ray.train.report({"step": step})
+
+
+def main() -> None:
+    """Train until killed."""
+    parser = option_parser(__doc__)
+    parser.add_argument("--workers", type=int, required=True)
+    options = parser.parse_args()
+    start_cluster(options.dir, options.workers)
+    TorchTrainer(
+        train_loop,
+        train_loop_config={"workload": options.workload, "dir": str(options.dir)},
+        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
+        torch_config=TorchConfig(backend="gloo"),
+        run_config=run_config(options.dir),
+    ).fit()
+
+
+def start_cluster(directory: Path, workers: int) -> None:
+    """Start a cluster of one node, with a CPU for each worker."""
+    ray.init(
+        num_cpus=workers,
+        include_dashboard=False,
+        _temp_dir=str(directory / "ray"),
+        runtime_env={"env_vars": {name: os.environ[name] for name in PASSED}},
+    )
+
+
+def run_config(directory: Path) -> RunConfig:
+    """What Ray Train does when a worker is lost, and where it keeps checkpoints."""
+    return RunConfig(
+        storage_path=str(directory / "results"),
+        failure_config=FailureConfig(max_failures=20),
+        checkpoint_config=CheckpointConfig(num_to_keep=2),
+    )
+
+
+if __name__ == "__main__":
+    main()

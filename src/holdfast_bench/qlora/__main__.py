@@ -1,0 +1,135 @@
+"""Measure QLoRA on one host and on several, and what a fine-tuning job costs on each.
+
+Each host has one worker, which trains the adapters of a Mistral network over its frozen base of
+4-bit weights. The rows of hosts are
+
+    measured    one host: this machine
+    emulated    several hosts on this machine, at most one for each of its GPUs or cores
+    predicted   more hosts than that, by the formulas of `bench.qlora.cost` from one host's step
+
+The weights are random unless `--model` names a folder: neither time nor cost depends on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from holdfast.linux.cores import usable_cores
+from holdfast_bench.arguments import counts
+from holdfast_bench.qlora.cost import Link, recommend
+from holdfast_bench.qlora.jobs import SIZES, Setup
+from holdfast_bench.qlora.rows import (
+    Order,
+    Row,
+    bill_of,
+    measured_row,
+    model_row,
+    predicted_row,
+    recommendation_row,
+    time_model,
+    with_bill,
+)
+from holdfast_bench.qlora.runs import Measured, hosts_missing, run_on
+
+
+def measure(
+    setup: Setup, link: Link, sizes: Sequence[int], rounds: int
+) -> dict[int, list[Measured]]:
+    """Run on each number of hosts that this machine has devices for, in turn in each round."""
+    devices = torch.cuda.device_count() or usable_cores()
+    found: dict[int, list[Measured]] = {}
+    for number in range(rounds):
+        for hosts in (each for each in sizes if each <= devices):
+            print(f"{hosts} hosts, round {number + 1}", file=sys.stderr)
+            found.setdefault(hosts, []).append(run_on(hosts, setup.keys(hosts), link))
+    return found
+
+
+def rows(
+    setup: Setup,
+    link: Link,
+    order: Order,
+    sizes: Sequence[int],
+    found: dict[int, list[Measured]],
+    job_file: Path | None,
+) -> list[Row]:
+    """A row for each number of hosts, one for the recommendation, and one for the model."""
+    model = time_model(setup, link, found)
+    of_hosts = [
+        measured_row(setup, hosts, found[hosts])
+        if hosts in found
+        else predicted_row(setup, hosts, model)
+        for hosts in sizes
+    ]
+    bills = [bill_of(row, order, model) for row in of_hosts]
+    advice = recommend(model, bills, deadline_h=order.deadline_h, budget=order.budget)
+    if job_file is not None and advice.bill is not None:
+        setup.write(job_file, advice.bill.hosts)
+    return [
+        *(with_bill(row, of_hosts[0], of) for row, of in zip(of_hosts, bills, strict=True)),
+        recommendation_row(order, advice),
+        model_row(setup, link, found[1][0]),
+    ]
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    options = _parser().parse_args()
+    sizes = sorted({1, *options.hosts})
+    setup = Setup(
+        size=options.size or ("7b" if torch.cuda.is_available() else "small"),
+        folder=options.model,
+        batch=options.batch_size,
+        length=options.seq_length,
+        steps=options.max_steps,
+        rank=options.lora_rank,
+    )
+    link = Link(bytes_per_s=options.link_gbit * 1e9 / 8, latency_s=options.latency_us / 1e6)
+    order = Order(
+        samples=options.samples,
+        price=options.price,
+        deadline_h=options.deadline,
+        budget=options.budget,
+    )
+    found = measure(setup, link, sizes, options.rounds)
+    missing = hosts_missing() if any(hosts > 1 for hosts in found) else ""
+    print(
+        json.dumps(
+            {
+                "benchmark": "qlora",
+                "rounds": options.rounds,
+                "absent": {"hosts, which are workers of one host": missing} if missing else {},
+                "rows": rows(setup, link, order, sizes, found, options.write),
+            }
+        )
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=counts, default="1,2,4")
+    parser.add_argument("--size", choices=SIZES)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--seq-length", type=int, default=512)
+    parser.add_argument("--max-steps", type=int, default=100)
+    parser.add_argument("--lora-rank", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--price", type=float, default=0.6)
+    parser.add_argument("--deadline", type=float)
+    parser.add_argument("--budget", type=float)
+    parser.add_argument("--link-gbit", type=float, default=10.0)
+    parser.add_argument("--latency-us", type=float, default=50.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--write", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Rows of the benchmark: what steps took, or would take, and what the job costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_bench.qlora.cost import Bill, Link, Recommendation, TimeModel, bill
+from holdfast_bench.qlora.jobs import Setup
+from holdfast_bench.qlora.runs import Measured
+from holdfast_bench.results.figures import spread
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be trained, and what it may take.
+
+    Attributes:
+        samples: In all.
+        price: Of a host, per hour.
+        deadline_h: Hours that it may take; None if it does not matter.
+        budget: What it may cost; None if it does not matter.
+    """
+
+    samples: int
+    price: float
+    deadline_h: float | None
+    budget: float | None
+
+
+def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]) -> TimeModel:
+    """The time of steps, from what one host took.
+
+    The whole step of one host counts as compute time, because its local reduction also happens on
+    each of several hosts, before they use the link. Several hosts take as long to start as the
+    measured ones, or as one host if only one was measured.
+    """
+    alone = found[1]
+    several = [run.start_s for hosts, runs in found.items() if hosts > 1 for run in runs]
+    start = statistics.median(run.start_s for run in alone)
+    return TimeModel(
+        compute_s=statistics.median(statistics.median(run.step_s) for run in alone),
+        batch=setup.batch,
+        slot_bytes=alone[0].weights["gradient_bytes"],
+        link=link,
+        start_s=start,
+        start_of_several_s=statistics.median(several) if several else start,
+    )
+
+
+def measured_row(setup: Setup, hosts: int, runs: Sequence[Measured]) -> Row:
+    """What the steps of some number of hosts took, a value for each round."""
+    step = [statistics.median(run.step_s) for run in runs]
+    sync = [statistics.median(run.sync_s) for run in runs]
+    rates = [hosts * setup.batch / each for each in step]
+    used = [run.gpu_utilization for run in runs if run.gpu_utilization is not None]
+    return {
+        "measure": "hosts",
+        "hosts": hosts,
+        "kind": "measured" if hosts == 1 else "emulated",
+        "step_s": spread(step, 4),
+        "sync_s": spread(sync, 4),
+        "sync_share": round(statistics.median(sync) / statistics.median(step), 4),
+        "samples_per_s": spread(rates, 3),
+        "tokens_per_s": spread([rate * setup.length for rate in rates], 1),
+        "gpu_utilization": round(statistics.mean(used), 3) if used else None,
+        "start_s": spread([run.start_s for run in runs], 1),
+    }
+
+
+def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
+    """What the steps of some number of hosts would take."""
+    step_s, sync_s, rate = model.step_s(hosts), model.sync_s(hosts), model.samples_per_s(hosts)
+    return {
+        "measure": "hosts",
+        "hosts": hosts,
+        "kind": "predicted",
+        "step_s": round(step_s, 4),
+        "sync_s": round(sync_s, 4),
+        "sync_share": round(sync_s / step_s, 4),
+        "samples_per_s": round(rate, 3),
+        "tokens_per_s": round(rate * setup.length, 1),
+        "gpu_utilization": None,
+        "start_s": round(model.started_s(hosts), 1),
+    }
+
+
+def bill_of(row: Row, order: Order, model: TimeModel) -> Bill:
+    """What the job costs, from the step and the start of a row."""
+    steps = model.num_steps(row["hosts"], order.samples)
+    job_s = _median(row["start_s"]) + steps * _median(row["step_s"])
+    return bill(row["hosts"], job_s, order.samples, order.price)
+
+
+def with_bill(row: Row, alone: Row, found: Bill) -> Row:
+    """A row with its efficiency, compared with that of one host, and its bill."""
+    rate = _median(row["samples_per_s"]) / (row["hosts"] * _median(alone["samples_per_s"]))
+    return {
+        **row,
+        "efficiency": round(rate, 3),
+        "hours": round(found.hours, 3),
+        "cost": round(found.cost, 3),
+        "cost_per_1000": round(found.cost_per_1000, 4),
+    }
+
+
+def recommendation_row(order: Order, found: Recommendation) -> Row:
+    """On how many hosts the job should run, and why."""
+    return {
+        "measure": "recommendation",
+        "samples": order.samples,
+        "price": order.price,
+        "deadline_h": order.deadline_h,
+        "budget": order.budget,
+        "hosts": found.bill.hosts if found.bill else None,
+        "reason": found.reason,
+        "several_faster_from_samples": found.faster_from,
+        "one_host_until_samples": found.one_host_until,
+    }
+
+
+def model_row(setup: Setup, link: Link, run: Measured) -> Row:
+    """What was trained, and the sizes of its parts."""
+    return {
+        "measure": "model",
+        "weights": "random" if setup.folder is None else setup.folder.name,
+        "batch": setup.batch,
+        "length": setup.length,
+        "rank": setup.rank,
+        **{name: value for name, value in run.weights.items() if isinstance(value, int)},
+        "link_gbit": round(8 * link.bytes_per_s / 1e9, 3),
+        "latency_us": round(1e6 * link.latency_s, 1),
+    }
+
+
+def _median(value: Any) -> float:
+    return float(value["median"] if isinstance(value, dict) else value)

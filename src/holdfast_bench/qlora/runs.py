@@ -1,0 +1,115 @@
+"""Runs of QLoRA on one host or on several, and what their steps take.
+
+Several hosts are network namespaces of this machine with a worker each, or workers of one host
+where there are no namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.api.train import run_job
+from holdfast.job import load
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, RESULT, SYSTEM
+from holdfast.runs.run import LaunchOptions
+from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.runs import running
+from holdfast_bench.qlora.cost import Link
+
+WARM_STEPS: Final = 3
+"""Steps at the start that are not counted."""
+SYNC_PHASES: Final = ("reduce", "wait_reduce")
+"""Phases in which a worker reduces, or waits for a reduced gradient."""
+WAIT_PHASES: Final = ("wait",)
+"""Phases in which it waits for workers that still compute."""
+
+TIMEOUT_S: Final = 7200.0
+"""How long a run may take: 7B on a GPU takes minutes, on a CPU hours."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the steps of a run took.
+
+    Attributes:
+        step_s, sync_s, wait_s: Of each counted step; what it reduced, and waited for others.
+        start_s: From the start of the run to its first commit, without the first step's time.
+        gpu_utilization: Mean share of time in which the GPUs computed; None without GPUs.
+        weights: What the run says of its weights, and the bytes of their parts.
+    """
+
+    step_s: list[float]
+    sync_s: list[float]
+    wait_s: list[float]
+    start_s: float
+    gpu_utilization: float | None
+    weights: Mapping[str, Any]
+
+
+def hosts_missing() -> str:
+    """Why several hosts are workers of one host here, or nothing."""
+    return Namespaces.what_is_missing()
+
+
+def run_on(hosts: int, keys: dict[str, Any], link: Link) -> Measured:
+    """Run a job with a worker on each of some hosts.
+
+    Args:
+        hosts: How many.
+        keys: Of the job.
+        link: Of each host.
+
+    Raises:
+        HoldfastError: The run failed.
+    """
+    if hosts == 1 or hosts_missing():
+        return _on_one_host(keys)
+    rate = f"{8 * link.bytes_per_s / 1e6:.0f}mbit"
+    with running(hosts, 1, rate, keys, "tls") as on_hosts:
+        on_hosts.wait((on_hosts.run_dir / RESULT).exists, "the end of the run", TIMEOUT_S)
+        return _measured(on_hosts.run_dir)
+
+
+def _on_one_host(keys: dict[str, Any]) -> Measured:
+    with tempfile.TemporaryDirectory() as folder:
+        job = load.check(keys, where="bench qlora")
+        run_job(job, LaunchOptions(), run_dir=Path(folder) / "run", resume=False)
+        return _measured(Path(folder) / "run")
+
+
+def _measured(run_dir: Path) -> Measured:
+    steps = [line for line in json_lines.read(run_dir / METRICS) if "loss" in line]
+    counted = steps[WARM_STEPS:]
+    began = next(iter(json_lines.read(run_dir / EVENTS)))["time_unix_s"]
+    seconds = [line["seconds"] for line in counted]
+    return Measured(
+        step_s=seconds,
+        sync_s=[_sum_of(line, SYNC_PHASES) for line in counted],
+        wait_s=[_sum_of(line, WAIT_PHASES) for line in counted],
+        start_s=max(0.0, steps[0]["time_unix_s"] - began - statistics.median(seconds)),
+        gpu_utilization=_gpu_utilization(run_dir, counted[0]["time_unix_s"]),
+        weights=json.loads((run_dir / RESULT).read_text(encoding="utf-8"))["weights"],
+    )
+
+
+def _sum_of(line: Line, phases: Sequence[str]) -> float:
+    return float(sum(line["phases"].get(phase, 0.0) for phase in phases))
+
+
+def _gpu_utilization(run_dir: Path, since: float) -> float | None:
+    path = run_dir / SYSTEM
+    samples = (
+        [s for s in json_lines.read(path) if s["time_unix_s"] >= since] if path.exists() else []
+    )
+    shares = [gpu["utilization"] for sample in samples for gpu in sample["gpus"]]
+    known = [share for share in shares if share is not None]
+    return round(statistics.mean(known), 3) if known else None

@@ -1,0 +1,251 @@
+"""From the failure of a worker to the first step that all workers commit after it.
+
+Each run trains with two workers, one of which is killed or stopped at a random moment of a step.
+The arena is polled every millisecond, and the run's events are read:
+
+    announced   the agent has detected the failure, and wakes the other workers
+    released    all workers have halted, and the resume point is known
+    resumed     the replacement has the state and computes
+    committed   all workers have committed a step that they started together after the failure
+    anyone      one worker alone has committed a step; only other systems allow that
+
+Other systems are measured in the same rounds: those of `bench.peers` that are installed for the
+interpreter of `--peers-python`, and any command of `--compare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from holdfast.arena.memory import Arena
+from holdfast.errors import HoldfastError, JobError
+from holdfast.launch.child import KILL_TIMEOUT_S
+from holdfast_bench import goodput
+from holdfast_bench.faulted_run import (
+    RUN_TIMEOUT_S,
+    WORKERS,
+    FaultedRun,
+    max_committed,
+    min_committed,
+)
+from holdfast_bench.peers.faulted_script import Recovery
+from holdfast_bench.peers.systems import Peer, installed
+from holdfast_bench.results.figures import Spread, ratio, spread
+from holdfast_bench.workloads import WORKLOADS
+
+SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+class _SignalWorker(FaultedRun):
+    """Signals one of the workers.
+
+    Args:
+        number: The signal.
+        chance: Draws the worker and the moment.
+
+    Attributes:
+        recovery: The times of the recovery.
+    """
+
+    def __init__(self, number: signal.Signals, chance: random.Random) -> None:
+        super().__init__(chance)
+        self._number, self.recovery = number, Recovery()
+
+    def inject(self, arena: Arena) -> None:
+        rank = self.chance.randrange(WORKERS)
+        generation = arena.newest_generation
+        began = time.monotonic()
+        os.kill(self.pid_of(rank), self._number)
+        self.wait(lambda: arena.newest_generation > generation)
+        self._note("announced", began)
+        before = max_committed(arena)
+        self.wait(lambda: self.events("generation-started")[-1]["number"] > generation)
+        self._note("released", began)
+        self.wait_for_work(arena, rank)
+        self._note("resumed", began)
+        resumed_from = self.events("generation-started")[-1]["step"]
+        self.recovery.lost = max(0, before - resumed_from)
+        self.wait(lambda: min_committed(arena) > resumed_from)
+        self._note("committed", began)
+
+    def _note(self, name: str, began: float) -> None:
+        self.recovery.seconds[name] = time.monotonic() - began
+
+
+def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
+    """Train, signal one worker, and measure the recovery."""
+    run = _SignalWorker(SIGNALS[fault], chance)
+    run.run(workload)
+    return run.recovery
+
+
+def run_command(command: str) -> Recovery | None:
+    """Run a command that measures another system; it prints an object with its `summary`.
+
+    None if it failed: the other measurements continue.
+    """
+    try:
+        summary = json.loads(_printed_by(command).splitlines()[-1])["summary"]
+        seconds = {"committed": float(summary["full_s"]["median"])}
+        if "any_s" in summary:
+            seconds["anyone"] = float(summary["any_s"]["median"])
+        return Recovery(seconds=seconds, lost=int(summary["lost"]["median"]))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, LookupError) as error:
+        print(f"{command} failed: {error!r}; its own output is above", file=sys.stderr)
+        return None
+
+
+def _printed_by(command: str) -> str:
+    """Standard output of a command; all processes of its session are killed at its end."""
+    process = subprocess.Popen(
+        shlex.split(command), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        printed, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(KILL_TIMEOUT_S)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return printed
+
+
+def run_peer(
+    peer: Peer, python: str, workload: str, fault: str, chance: random.Random
+) -> Recovery | None:
+    """Run another system once; None if it failed."""
+    try:
+        return peer.recover(python, workload, SIGNALS[fault], chance)
+    except HoldfastError as error:
+        print(f"{peer.name} failed: {error}", file=sys.stderr)
+        return None
+
+
+def measure(
+    workload: str, fault: str, rounds: int, ways: dict[str, Callable[[], Recovery | None]]
+) -> list[dict[str, Any]]:
+    """A row per system with its times in seconds since the fault; the first one is holdfast."""
+    recoveries: dict[str, list[Recovery | None]] = {way: [] for way in ways}
+    for number in range(rounds):
+        print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
+        for way, run in ways.items():
+            recoveries[way].append(run())
+    return [
+        _row(workload, fault, way, tries, recoveries["holdfast"])
+        for way, tries in recoveries.items()
+    ]
+
+
+def _row(
+    workload: str,
+    fault: str,
+    way: str,
+    tries: Sequence[Recovery | None],
+    ours: Sequence[Recovery | None],
+) -> dict[str, Any]:
+    recoveries = [recovery for recovery in tries if recovery is not None]
+    names = dict.fromkeys(name for recovery in recoveries for name in recovery.seconds)
+    pairs = [
+        (one.seconds["committed"], own.seconds["committed"])
+        for one, own in zip(tries, ours, strict=True)
+        if one is not None and own is not None and "committed" in one.seconds
+    ]
+    return {
+        "workload": workload,
+        "fault": fault,
+        "way": way,
+        **{f"{name}_s": _spread_of(name, recoveries) for name in names},
+        "recovered": f"{sum(_is_whole(each) for each in tries)} of {len(tries)}",
+        "steps_lost": max((recovery.lost for recovery in recoveries), default=None),
+        "failed": sum(not _is_whole(each) for each in tries),
+        "of_holdfast": ratio(*zip(*pairs, strict=True)) if pairs else None,
+    }
+
+
+def _is_whole(recovery: Recovery | None) -> bool:
+    """Whether all workers have committed a step after the failure."""
+    return recovery is not None and "committed" in recovery.seconds
+
+
+def _spread_of(name: str, recoveries: Sequence[Recovery]) -> Spread:
+    return spread([each.seconds[name] for each in recoveries if name in each.seconds], 3)
+
+
+def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    """A row per system with its goodput at one kill every few seconds."""
+    found: dict[str, goodput.Goodput] = {}
+    chance = random.Random(0)  # chance, not secrecy
+    print(f"{workload}, goodput: holdfast", file=sys.stderr)
+    found["holdfast"] = goodput.of_holdfast(workload, chance)
+    for peer in peers if python is not None else ():
+        print(f"{workload}, goodput: {peer.name}", file=sys.stderr)
+        try:
+            found[peer.name] = goodput.of_peer(peer, str(python), workload, chance)
+        except HoldfastError as error:
+            print(f"{peer.name} failed: {error}", file=sys.stderr)
+    same = {"measure": "goodput", "workload": workload, "kill_every_s": goodput.EVERY_S}
+    return [
+        {**same, "way": way, "kills": each.kills, "goodput": round(each.share, 3)}
+        for way, each in found.items()
+    ]
+
+
+def main() -> None:
+    """Measure and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default="small,large")
+    parser.add_argument("--fault", choices=SIGNALS, default="kill")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measure", default="recovery,goodput")
+    parser.add_argument("--compare", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--peers-python", metavar="PATH")
+    options = parser.parse_args()
+    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    if not all("=" in each for each in options.compare):
+        parser.error("--compare takes NAME=COMMAND")
+    try:
+        peers, absent = installed(options.peers_python) if options.peers_python else ([], {})
+    except JobError as error:
+        parser.error(str(error))
+    commands = dict(each.split("=", 1) for each in options.compare)
+    rows = []
+    for workload in options.workloads.split(","):
+        chance = random.Random(options.seed)
+        same = (workload, options.fault, chance)
+        ways: dict[str, Callable[[], Recovery | None]] = {
+            "holdfast": partial(run_holdfast, *same),
+            **{p.name: partial(run_peer, p, options.peers_python, *same) for p in peers},
+            **{
+                name: partial(run_command, command.replace("{workload}", workload))
+                for name, command in commands.items()
+            },
+        }
+        if "recovery" in options.measure.split(","):
+            rows += measure(workload, options.fault, options.rounds, ways)
+        if "goodput" in options.measure.split(",") and options.fault == "kill":
+            rows += goodput_rows(workload, options.peers_python, peers)
+    print(
+        json.dumps(
+            {"benchmark": "recovery", "rounds": options.rounds, "absent": absent, "rows": rows}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

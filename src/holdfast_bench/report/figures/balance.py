@@ -1,0 +1,98 @@
+"""Figure: what balance gains with unequal workers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from matplotlib.figure import Figure as Canvas
+
+from holdfast_bench.report.cited import number, say
+from holdfast_bench.report.drawing import DASHED, area, canvas, foot, horizontal, keys, note, pt
+from holdfast_bench.report.figure import Figure
+from holdfast_bench.report.results import Results, Row
+from holdfast_bench.report.theme import Tokens
+
+SYSTEMS: Final = ("even", "dynamic", "DDP")
+"""Systems that are drawn, of those in the data."""
+
+
+def figure(results: Results) -> Figure | None:
+    """From `balance.json`."""
+    cases: dict[str, dict[str, Row]] = {}
+    for row in results.rows("balance"):
+        if row["system"] in SYSTEMS:
+            cases.setdefault(f"{row['workload']}, {row['cluster']}", {})[row["system"]] = row
+    cases = {name: rows for name, rows in cases.items() if {"even", "dynamic"} <= rows.keys()}
+    if not cases:
+        return None
+    gains = [(rows["dynamic"]["efficiency"], rows["even"]["efficiency"]) for rows in cases.values()]
+    low, high = (pick(gains, key=lambda pair: pair[0] / pair[1]) for pick in (min, max))
+    return Figure(
+        name="balance",
+        question="What does balance gain with unequal workers?",
+        answer=say(
+            "{low} to {high} over even shards.",
+            low=number("balance", *low, form="{:+.0f} %", formula="gain_percent"),
+            high=number("balance", *high, form="{:+.0f} %", formula="gain_percent"),
+        ),
+        caption="Slower devices are emulated; the limit is the sum of the devices' speeds alone.",
+        source="balance",
+        command="holdfast bench balance",
+        draw=partial(_draw, cases),
+        rounds=results.rounds("balance"),
+    )
+
+
+def _draw(cases: dict[str, dict[str, Row]], t: Tokens) -> Canvas:
+    fig = canvas(100 + 34 * len(cases))
+    left, width = 256, 362
+    found = [float(row["efficiency"]) for rows in cases.values() for row in rows.values()]
+    most = max(1.0, *found) + 0.08
+    ax = area(
+        fig, left, 46, width, 34 * len(cases), xlim=(0, most), ylim=(len(cases) - 0.45, -0.55)
+    )
+    horizontal(ax)
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25", "50", "75", "100"])
+    ax.axvline(1, color=t["ink3"], linewidth=pt(1.2), linestyle=DASHED)
+    note(fig, left + width / most, 36, "limit", t, "ink2", ha="center")
+    note(fig, 700, 36, "gain", t, ha="right")
+    keys(
+        fig,
+        t,
+        left,
+        16,
+        [("holdfast", "dynamic", None), ("holdfast", "even", ""), ("ddp", "DDP", None)],
+    )
+    for y, (name, rows) in enumerate(cases.items()):
+        before, after = (float(rows[kind]["efficiency"]) for kind in ("even", "dynamic"))
+        at = {"textcoords": "offset points", "va": "center"}
+        ax.annotate(name, (0, y), (-pt(10), 0), ha="right", fontsize=pt(13), color=t["ink"], **at)
+        ax.plot([before, after], [y, y], color=t["rest"], linewidth=pt(2), zorder=2)
+        hollow = {"color": t["panel"], "markeredgecolor": t["holdfast"], "markeredgewidth": pt(1.6)}
+        ax.plot(before, y, "o", markersize=pt(8), zorder=4, **hollow)
+        ax.plot(
+            after,
+            y,
+            "o",
+            color=t["holdfast"],
+            markersize=pt(10),
+            markeredgecolor=t["panel"],
+            zorder=5,
+        )
+        if ddp := rows.get("DDP"):
+            place = float(ddp["efficiency"])
+            ax.plot(
+                place,
+                y,
+                "s",
+                color=t["ddp"],
+                markersize=pt(8),
+                markeredgecolor=t["panel"],
+                zorder=3,
+            )
+        where = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": pt(12)}
+        gain = f"{100 * (after / before - 1):+.0f} %"
+        ax.annotate(gain, (1, y), (pt(82), 0), fontweight=600, color=t["kelp"], **where, **at)
+    foot(fig, left, "Throughput as a share of the limit. Linear axis from 0.", t)
+    return fig

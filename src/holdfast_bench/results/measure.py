@@ -1,0 +1,42 @@
+"""Measure: run one benchmark in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.errors import BenchmarkFailed
+from holdfast_bench.results.conditions import Stopwatch
+from holdfast_bench.results.result import Result
+
+
+def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Result:
+    """Run `holdfast_bench.NAME`; its progress goes to standard error.
+
+    Args:
+        name: Of the benchmark.
+        options: Its options.
+        folder: Where it writes figures of its own, if it draws any.
+
+    Raises:
+        BenchmarkFailed: It ended without a result.
+    """
+    watch = Stopwatch()
+    command = [sys.executable, "-m", "holdfast_bench.run", name, *options]
+    if folder is not None:
+        command += ["--output", str(folder)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchmarkFailed(name, done.returncode)
+    printed = json.loads(done.stdout)
+    return Result(
+        benchmark=name,
+        options=tuple(options),
+        conditions=watch.conditions(),
+        rounds=printed.get("rounds"),
+        absent=printed.get("absent", {}),
+        rows=tuple(printed["rows"]),
+    )

@@ -1,0 +1,110 @@
+"""One failure, step by step: the loss and the time of each step of three runs of `digits`.
+
+    none       no failure
+    live       rank 1 is killed; a replacement takes over the state of rank 0
+    restart    rank 1 is killed; all workers restart from the newest checkpoint
+
+Rows with `measure: step` have the loss of each committed step, and its time since the kill; steps
+that were computed again are marked. Rows with `measure: run` have the phases of the recovery and
+the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.api.train import run_job
+from holdfast.faults.fault_injector import FaultInjector
+from holdfast.faults.plan import planned
+from holdfast.job import load
+from holdfast.launch.fork_client import ForkServer
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
+from holdfast.runs.run import LaunchOptions, Sidecar
+from holdfast.runs.run_fork_server import fork_server
+from holdfast_bench.scenarios.scenario import POLICIES, Recovery
+
+KILL_STEP: Final = 65
+KEYS: Final = ("workers=2", "epochs=6", "checkpoint.every_steps=10", "checkpoint.keep=20")
+
+Row = dict[str, Any]
+
+
+def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]:
+    """The rows of one run."""
+    name = recovery or "none"
+    print(f"timeline: {name}", file=sys.stderr)
+    policy = [] if recovery is None else [f"on_failure={POLICIES[recovery]}"]
+    job = load.load("digits", [*KEYS, *policy]).resolved()
+    faults = () if recovery is None else (f"kill:step={KILL_STEP},rank=1",)
+    sidecar: Sidecar = nullcontext
+    if faults:
+        plan = planned(faults, file=None, seed=None, num_random=0)
+        sidecar = FaultInjector(plan, job).running
+    options, run_dir = LaunchOptions(forks=forks, sidecar=sidecar), folder / name
+    result = run_job(job, options, run_dir=run_dir, resume=False)
+    killed_at, again = _kill(run_dir)
+    weights = {"measure": "run", "recovery": name, "weights_sha256": result.weights_sha256}
+    return [
+        {**weights, "steps": result.steps, **_recovery(run_dir)},
+        *(
+            {
+                "measure": "step",
+                "recovery": name,
+                "step": line["step"],
+                "loss": round(line["loss"], 4),
+                "at_s": round(line["time_unix_s"] - killed_at, 3),
+                "again": line["step"] in again,
+            }
+            for line in json_lines.read(run_dir / METRICS)
+            if "loss" in line
+        ),
+    ]
+
+
+def _kill(run_dir: Path) -> tuple[float, range]:
+    """When the worker was killed, and the steps that were computed again after it."""
+    events = list(json_lines.read(run_dir / EVENTS))
+    killed = [event for event in events if event["event"] == "fault-injected"]
+    if not killed:
+        return events[0]["time_unix_s"], range(0)
+    resumed = next(e for e in events if e["event"] == "generation-started" and e["number"] == 2)
+    return killed[0]["time_unix_s"], range(resumed["step"] + 1, resumed["last_committed_step"] + 1)
+
+
+def _recovery(run_dir: Path) -> Mapping[str, Any]:
+    """The times of the recovery, seconds, and what it cost."""
+    path = run_dir / RECOVERIES
+    reports = list(json_lines.read(path)) if path.exists() else []
+    return {
+        key: value
+        for report in reports
+        for key, value in (
+            ("recovery_s", report["total_s"]),
+            ("recomputed_steps", report["recomputed_steps"]),
+            ("phases_s", report["seconds"]),
+        )
+    }
+
+
+def main() -> None:
+    """Run and print one JSON object."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fork_server(load.load("digits", KEYS).resolved()) as forks,
+    ):
+        kinds: tuple[Recovery | None, ...] = (None, *POLICIES)
+        rows = [row for kind in kinds for row in run(kind, Path(folder), forks)]
+    print(json.dumps({"benchmark": "timeline", "rounds": 1, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What `bench balance` trains, and holdfast's way of doing it.
+
+    cnn        holdfast's CNN on images as those of CIFAR-10     16 samples a shard
+    resnet18   ResNet-18 of width 16 on those of CIFAR-100        8 samples a shard
+    gpt        a GPT of 0.8 M parameters on 64 bytes of text      4 samples a shard
+
+The models, optimizers and batch shapes are those of holdfast's built-in jobs; the samples are drawn
+from a generator. A shard takes about 10 to 40 ms of one core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+from holdfast.models.cnn import SmallCnn
+from holdfast.models.gpt import Gpt
+from holdfast.models.resnet import BasicBlock, ResNet
+from holdfast_bench.unlike.slowed import Mode, SlowedDevice
+from holdfast_bench.unlike.step_log import StepLog
+from holdfast_bench.workloads import RandomDataset, Workload
+
+if TYPE_CHECKING:
+    from holdfast.data.dataset import Batch
+    from holdfast.worker.session import Session
+
+CONTEXT: Final = 64
+
+
+class _Images:
+    """Color images of 32 x 32 pixels in so many classes."""
+
+    classes: int
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.AdamW(parameters, lr=1e-3, fused=True)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 3, 32, 32, generator=generator)
+        return x, torch.randint(self.classes, (count,), generator=generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+
+class Cnn(_Images):
+    """The model of the built-in job cifar10 with `model.name=cnn`."""
+
+    batch_size, precision, classes = 16, "fp32", 10
+
+    def model(self) -> nn.Module:
+        return SmallCnn(3, 16, self.classes, 0.0)
+
+
+class Resnet18(_Images):
+    """The model of the built-in job cifar100, at the width of cifar10."""
+
+    batch_size, precision, classes = 8, "fp32", 100
+
+    def model(self) -> nn.Module:
+        return ResNet(
+            BasicBlock,
+            (2, 2, 2, 2),
+            channels=3,
+            width=16,
+            classes=self.classes,
+            large=False,
+            gradient_checkpointing=False,
+        )
+
+
+class GptText:
+    """The model of the built-in job text."""
+
+    batch_size, precision = 4, "fp32"
+
+    def model(self) -> nn.Module:
+        return Gpt(
+            vocabulary=256,
+            context=CONTEXT,
+            width=128,
+            heads=4,
+            layers=4,
+            dropout=0.1,
+            gradient_checkpointing=False,
+        )
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.AdamW(parameters, lr=2e-3, weight_decay=0.1, fused=True)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.randint(256, (count, CONTEXT + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+MODELS: Final[dict[str, type[Workload]]] = {"cnn": Cnn, "resnet18": Resnet18, "gpt": GptText}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What each process of a run does, whichever system it is.
+
+    Attributes:
+        workload: What is trained.
+        steps: How many.
+        factors: How many times slower each process's device is.
+        mode: How that is emulated.
+        groups: The control group that each process enters; empty without quotas, or for none.
+        folder: Where steps are logged.
+    """
+
+    workload: str
+    steps: int
+    factors: tuple[float, ...]
+    mode: Mode
+    groups: tuple[str, ...]
+    folder: str
+
+    @classmethod
+    def of_params(cls, params: dict[str, Any]) -> Self:
+        """What `as_params` was made of."""
+        return cls(**{**params, "factors": tuple(params["factors"])})
+
+    def as_params(self) -> dict[str, Any]:
+        """This as parameters of a job."""
+        return asdict(self)
+
+    def begin(self, rank: int) -> tuple[Workload, SlowedDevice, StepLog]:
+        """What process `rank` needs; it is limited from now on if a quota says so."""
+        if self.groups and self.groups[rank]:
+            (Path(self.groups[rank]) / "cgroup.procs").write_text("0")
+        device = SlowedDevice(self.factors[rank], self.mode)
+        return MODELS[self.workload](), device, StepLog(Path(self.folder), rank, device)
+
+
+def train(session: Session) -> None:
+    """The training function that holdfast runs."""
+    training = Training.of_params(session.job.params)
+    # A session hides its rank from user code; here it is the place where a device is.
+    workload, device, log = training.begin(session._member.group.rank)
+    model, _ = session.attach(workload.model, workload.optimizer)
+    session.on_commit(log.end_step)
+    samples = RandomDataset(workload, session.job.batch * training.steps)
+    for shard in session.shards(samples, steps=training.steps):
+        with device.slowed():
+            session.backward(workload.loss(model, shard.batch))
+        log.add(shards=1, samples=shard.size)

@@ -1,0 +1,131 @@
+"""Alert rules fire past their thresholds and not before, as Prometheus' own tool sees it."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from holdfast.sinks.prometheus import alerts, catalogue
+from holdfast.sinks.prometheus.catalogue import Metric
+from prometheus_tools import needs_prometheus
+
+GPU = {"host": "h1", "gpu": "0"}
+
+
+def series(metric, values, **labels):
+    pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return {"series": f"{metric.name}{{{pairs}}}", "values": values}
+
+
+def constant(metric, value, **labels):
+    return series(metric, f"{value}x120", **labels)
+
+
+CASES = {
+    "HoldfastNoStep": (
+        [constant(catalogue.LAST_STEP, 0)],
+        ["5m", "5m1s"],
+    ),
+    "HoldfastCheckpointTooOld": (
+        [constant(catalogue.LAST_CHECKPOINT, 0)],
+        ["60m", "60m1s"],
+    ),
+    "HoldfastWorkerLost": (
+        [
+            series(catalogue.WORKERS, "3x10 2x110", state="member"),
+            constant(catalogue.WORKERS, 1, state="standby"),
+            constant(catalogue.DESIRED_WORKERS, 4),
+        ],
+        ["12m", "13m"],
+    ),
+    "HoldfastRestartBudgetNearlySpent": (
+        [
+            series(catalogue.RESTART_BUDGET_USED, "7x10 8x110"),
+            constant(catalogue.RESTART_BUDGET, 10),
+        ],
+        ["10m", "11m"],
+    ),
+    "HoldfastCheckpointsFail": (
+        [series(catalogue.CHECKPOINT_FAILURES, "0x10 1x110", cause="not-written")],
+        ["10m", "11m"],
+    ),
+    "HoldfastImbalance": (
+        [series(catalogue.IMBALANCE, "0.2x10 0.21x110")],
+        ["20m", "21m"],
+    ),
+    "HoldfastGpuUnderused": (
+        [series(catalogue.GPU_UTILIZATION, "0.5x10 0.49x110", **GPU)],
+        ["20m", "21m"],
+    ),
+    "HoldfastGpuHot": (
+        [series(catalogue.GPU_TEMPERATURE, "85x10 86x110", **GPU)],
+        ["15m", "16m"],
+    ),
+}
+"""For each alert: what is measured every minute, the last time without the alert, and one with."""
+
+
+@pytest.fixture
+def promtool(tmp_path):
+    """Test the rules: `promtool(tests) -> CompletedProcess`."""
+
+    def run(tests):
+        (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(alerts.rules()))
+        content = {"rule_files": ["alerts.yaml"], "evaluation_interval": "1s", "tests": tests}
+        (tmp_path / "tests.yaml").write_text(yaml.safe_dump(content))
+        command = ["promtool", "test", "rules", "tests.yaml"]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return run
+
+
+def count(name, n):
+    """A test that an alert fires so often, whatever its labels are."""
+    expr = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+    return {"expr": expr, "exp_samples": [{"labels": "{}", "value": n}]}
+
+
+def test_every_alert_has_a_case_and_names_metrics_that_exist():
+    assert set(CASES) == {alert.name for alert in alerts.ALERTS}
+    known = {each.name for each in vars(catalogue).values() if isinstance(each, Metric)}
+    for alert in alerts.ALERTS:
+        assert any(name in alert.expr for name in known)
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_each_alert_fires_past_its_threshold_and_not_before(promtool):
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": measured,
+            "promql_expr_test": [
+                {**count(name, 0), "eval_time": before},
+                {**count(name, 1), "eval_time": after},
+            ],
+        }
+        for name, (measured, (before, after)) in CASES.items()
+    ]
+    done = promtool(tests)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_a_run_whose_restart_budget_is_zero_is_not_near_its_end(promtool):
+    measured = [constant(catalogue.RESTART_BUDGET_USED, 0), constant(catalogue.RESTART_BUDGET, 0)]
+    test = {**count("HoldfastRestartBudgetNearlySpent", 0), "eval_time": "5m"}
+    done = promtool([{"interval": "1m", "input_series": measured, "promql_expr_test": [test]}])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_prometheus
+def test_the_rules_are_well_formed(tmp_path):
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(alerts.rules()))
+    command = ["promtool", "check", "rules", tmp_path / "alerts.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(alerts.ALERTS)} rules found" in done.stdout
