@@ -27,9 +27,10 @@ from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run import run as run_in
-from holdfast.runs.supervisor import Controls
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
 FAILING_TASKS = TASKS.with_name("failing_tasks.py")
@@ -115,8 +116,8 @@ def train(forks, tmp_path):
             RunDirectory(path, job, resume=resume) as directory,
             watching(path, watch) if watch else nullcontext(),
         ):
-            options = LaunchOptions(forks=on, controls=controls or Controls(), profile=profile)
-            return run_in(directory, options, sinks)
+            options = LaunchOptions(forks=on, controls=controls or Controls())
+            return run_in(directory, options, sinks, placement=Placement(profile=profile))
 
     return run
 

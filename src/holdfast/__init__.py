@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.api.train import Result, train
+    from holdfast.api.result import Result
+    from holdfast.api.train import train
     from holdfast.data.dataset import Dataset
     from holdfast.errors import (
         CheckpointError,
@@ -41,7 +42,7 @@ _HOMES = {
     "JobError": "holdfast.errors",
     "NonFiniteError": "holdfast.errors",
     "OutOfMemory": "holdfast.errors",
-    "Result": "holdfast.api.train",
+    "Result": "holdfast.api.result",
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",

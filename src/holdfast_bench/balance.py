@@ -32,6 +32,7 @@ from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn, worker_environment
 from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.unlike import peers, plots, step_log
@@ -108,7 +109,8 @@ def run_holdfast(
         }
         checked = load.check({**job, **keys}, where="bench")
         with RunDirectory(Path(folder) / "run", checked, resume=False) as directory:
-            run(directory, LaunchOptions(forks=forks, profile=case.cluster.profile))
+            placement = Placement(profile=case.cluster.profile)
+            run(directory, LaunchOptions(forks=forks), placement=placement)
         return measured(step_log.read(Path(folder), workers), warm_steps)
 
 

@@ -17,8 +17,8 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
+from holdfast.runs.controls import Controls
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 from holdfast_bench.workloads import job_keys
 
 WORKERS: Final = 2

@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.attended import Attendance, Sidecar
 from holdfast.api.train import run_job
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
@@ -27,7 +28,7 @@ from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
-from holdfast.runs.run import LaunchOptions, Sidecar
+from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
 from holdfast_bench.scenarios.scenario import POLICIES, Recovery
 
@@ -48,8 +49,10 @@ def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]
     if faults:
         plan = planned(faults, file=None, seed=None, num_random=0)
         sidecar = FaultInjector(plan, job).running
-    options, run_dir = LaunchOptions(forks=forks, sidecar=sidecar), folder / name
-    result = run_job(job, options, run_dir=run_dir, resume=False)
+    options, run_dir = LaunchOptions(forks=forks), folder / name
+    result = run_job(
+        job, options, run_dir=run_dir, resume=False, attendance=Attendance(sidecar=sidecar)
+    )
     killed_at, again = _kill(run_dir)
     weights = {"measure": "run", "recovery": name, "weights_sha256": result.weights_sha256}
     return [

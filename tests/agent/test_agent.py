@@ -4,7 +4,7 @@ import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of
 from holdfast.errors import HoldfastError, WorkerFailed
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import pytest
 from recipe_checks import CHECKS
 
 from conftest import sampled
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
@@ -39,12 +40,19 @@ def trained(forks, tmp_path):
     """Train a recipe: `trained(recipe, workers, fault, on_event) -> result`."""
 
     def run(recipe, workers, fault=None, on_event=None):
-        job, options = job_of(recipe, workers), LaunchOptions(forks=forks, on_event=on_event)
+        job = job_of(recipe, workers)
+        attendance = Attendance(on_event=on_event)
         if fault:
             plan = planned([fault], file=None, seed=0, num_random=0)
             injector = FaultInjector(plan, job)
-            options = replace(options, sidecar=injector.running)
-        result = run_job(job, options, run_dir=tmp_path / f"{workers}", resume=False)
+            attendance = replace(attendance, sidecar=injector.running)
+        result = run_job(
+            job,
+            LaunchOptions(forks=forks),
+            run_dir=tmp_path / f"{workers}",
+            resume=False,
+            attendance=attendance,
+        )
         assert not fault or injector.missed == []
         return result
 

@@ -9,8 +9,8 @@ from holdfast.api.resolve.trials import TimedStep
 from holdfast.api.train import run_job
 from holdfast.errors import JobError, OutOfMemory
 from holdfast.job import load
+from holdfast.runs.controls import Controls
 from holdfast.runs.run import LaunchOptions
-from holdfast.runs.supervisor import Controls
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_run_keeps_the_shards_of_its_first_start(train, tmp_path):
 
 @pytest.mark.slow
 def test_workers_are_measured_once_and_kept(train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("holdfast.api.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.api.resolve.resolve.usable_cores", lambda: 2)
     first = train("run", workers="auto", epochs=1)
     said = capsys.readouterr().err
     assert "workers=auto: measuring 1 worker of 2 threads, 2 workers of 1 thread\n" in said
@@ -198,7 +198,7 @@ def test_shards_are_measured_once_and_kept(train, monkeypatch, capsys):
 
 @pytest.mark.soak
 def test_a_job_that_fails_in_a_trial_fails_as_its_run_would(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.api.train.usable_cores", lambda: 2)
+    monkeypatch.setattr("holdfast.api.resolve.resolve.usable_cores", lambda: 2)
     with pytest.raises(JobError, match=r"call session\.attach"):
         train("run", workers="auto", task=f"{FAILING_TASKS}:no_attach", batch=20)
     assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from holdfast.api.train import run_job
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.backup.restore import restore
 from object_stores import make_bucket, s3_server
@@ -68,8 +69,8 @@ def test_a_run_on_several_hosts_is_copied_by_the_host_of_the_command(tmp_path):
     job = load.load("digits", values={**keys, "checkpoint": {"every_steps": 10}})
     with closing(ProcessEngine(tmp_path / "cluster")) as engine:
         endpoint = Endpoint(address=own_loopback_address(), port=50051)
-        options = LaunchOptions(engine=engine, endpoint=endpoint)
-        result = run_job(job, options, run_dir=tmp_path / "run", resume=False)
+        placement = Placement(engine=engine, endpoint=endpoint)
+        result = run_job(job, run_dir=tmp_path / "run", resume=False, placement=placement)
     assert events_of(tmp_path / "run", "backup-completed")[-1]["step"] == result.steps
     restored = restore(second, tmp_path / "restored", os.environ, print)
     assert CheckpointStore.of_run(restored).newest().step == result.steps

@@ -9,7 +9,7 @@ from test_recovery import A_STEP, FAULTY, assert_each_step_once
 from conftest import TASKS, events_of, sampled
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import sampled
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -24,11 +25,13 @@ def observed(forks, tmp_path):
 
     def run(task, on_event=None, resume=False, name="run", **keys):
         given = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 4, "workers": 2, **keys}
-        job, options = (
+        return run_job(
             load.check(given, where="test"),
-            LaunchOptions(forks=forks, on_event=on_event),
+            LaunchOptions(forks=forks),
+            run_dir=tmp_path / name,
+            resume=resume,
+            attendance=Attendance(on_event=on_event),
         )
-        return run_job(job, options, run_dir=tmp_path / name, resume=resume)
 
     return run
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from conftest import SMALL, events_of, metrics_of, sampled
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.errors import CheckpointError, HoldfastError, JobError, NonFiniteError
 from holdfast.faults.fault_injector import FaultInjector
@@ -33,8 +34,14 @@ def chaos(forks, tmp_path):
     def run(*flags, name="run", resume=False, seed=None, num_random=0, **keys):
         job = load.check({**SMALL, **KEYS, **keys}, where="test")
         injector = FaultInjector(planned_of(*flags, seed=seed, num_random=num_random), job)
-        setting = LaunchOptions(forks=forks, sidecar=injector.running)
-        result = run_job(job, setting, run_dir=tmp_path / name, resume=resume)
+        attendance = Attendance(sidecar=injector.running)
+        result = run_job(
+            job,
+            LaunchOptions(forks=forks),
+            run_dir=tmp_path / name,
+            resume=resume,
+            attendance=attendance,
+        )
         return result.as_dict(), injector
 
     return run
@@ -243,11 +250,10 @@ def test_an_error_of_the_injector_is_raised_once_the_run_has_ended(train, tmp_pa
 def test_a_run_whose_injector_fails_keeps_its_result(forks, tmp_path):
     job = load.check({**SMALL, "epochs": 1}, where="test")
     injector = FaultInjector(planned_of("kill:step=5"), job)
-    setting = LaunchOptions(
-        forks=forks, sidecar=lambda run_dir: injector.running(run_dir / "elsewhere")
-    )
+    options = LaunchOptions(forks=forks)
+    elsewhere = Attendance(sidecar=lambda run_dir: injector.running(run_dir / "elsewhere"))
     with pytest.raises(HoldfastError, match="fault injection failed"):
-        run_job(job, setting, run_dir=tmp_path / "run", resume=False)
+        run_job(job, options, run_dir=tmp_path / "run", resume=False, attendance=elsewhere)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
 
 

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from conftest import events_of, own_loopback_address
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from keys import encryption_key, signing_key
 from process_engine import ProcessEngine
@@ -34,13 +36,15 @@ def placed(tmp_path):
 
     def run(on_event=lambda event, engine: None, *, resume=False, **keys):
         with closing(ProcessEngine(tmp_path / "cluster")) as engine:
-            options = LaunchOptions(
-                engine=engine,
-                endpoint=Endpoint(address=own_loopback_address(), port=50051),
-                on_event=lambda event: on_event(event, engine),
-            )
+            endpoint = Endpoint(address=own_loopback_address(), port=50051)
             job = load.load("digits", values={**KEYS, "hosts": 2, **keys})
-            return run_job(job, options, run_dir=tmp_path / "run", resume=resume)
+            return run_job(
+                job,
+                run_dir=tmp_path / "run",
+                resume=resume,
+                placement=Placement(engine=engine, endpoint=endpoint),
+                attendance=Attendance(on_event=lambda event: on_event(event, engine)),
+            )
 
     return run
 

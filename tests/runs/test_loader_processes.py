@@ -7,7 +7,7 @@ import pytest
 
 from conftest import FAILING_TASKS, TASKS, events_of, sampled, wait_until
 from holdfast.errors import HoldfastError, JobError, WorkerFailed
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from conftest import TASKS, events_of, metrics_of, sampled
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

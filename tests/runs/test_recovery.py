@@ -11,7 +11,7 @@ from faulty_tasks import marks
 
 from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
 from holdfast.errors import WorkerFailed
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from conftest import FAILING_TASKS, TASKS, events_of, sampled
 from holdfast.errors import HoldfastError
 from holdfast.record import recovery_reports
 from holdfast.record.sink import Sink
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 from holdfast.sinks.run_files import RunFiles
 
 pytestmark = pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 from test_user_state import own
 
 from conftest import SMALL, TASKS, events_of, sampled
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.errors import JobError, WorkerFailed
 from holdfast.faults.fault_injector import FaultInjector
@@ -102,8 +103,10 @@ def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path,
     job = load.check(keys, where="test")
     plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt-replica"),))
     injector, run_dir = FaultInjector(plan, job), tmp_path / "run"
-    setting = LaunchOptions(forks=forks, sidecar=injector.running)
-    result = run_job(job, setting, run_dir=run_dir, resume=False)
+    attendance = Attendance(sidecar=injector.running)
+    result = run_job(
+        job, LaunchOptions(forks=forks), run_dir=run_dir, resume=False, attendance=attendance
+    )
     assert not injector.missed
     assert result.weights_sha256 == whole["weights_sha256"]
     assert lost(run_dir)[0]["cause"].startswith("has a tensor ")
@@ -139,8 +142,14 @@ def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_pat
     job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
     faults = (Fault(kind="corrupt-replica", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
     injector = FaultInjector(FaultPlan(seed=0, faults=faults), job)
-    setting = LaunchOptions(forks=forks, sidecar=injector.running)
-    result = run_job(job, setting, run_dir=tmp_path / "run", resume=False)
+    attendance = Attendance(sidecar=injector.running)
+    result = run_job(
+        job,
+        LaunchOptions(forks=forks),
+        run_dir=tmp_path / "run",
+        resume=False,
+        attendance=attendance,
+    )
     assert result.weights_sha256 == whole["weights_sha256"]
     assert any("of the failed rank" in each["cause"] for each in lost(tmp_path / "run"))
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import TASKS, events_of
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError, WorkerFailed
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 from holdfast.worker.checkpoints.saver import LONG_WAIT_S
 
 pytestmark = pytest.mark.slow

@@ -28,8 +28,14 @@ def start(forks, tmp_path):
             **{key: str(path) for key, path in files.items()},
         }
         request = load.request({**SMALL, "workers": 2, "checkpoint": settings}, where="test")
-        options = LaunchOptions(forks=forks, accept_older=accept_older)
-        return run_job(request, options, run_dir=tmp_path / "run", resume=resume)
+        options = LaunchOptions(forks=forks)
+        return run_job(
+            request,
+            options,
+            run_dir=tmp_path / "run",
+            resume=resume,
+            accept_older=accept_older,
+        )
 
     return begin
 

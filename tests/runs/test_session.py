@@ -18,8 +18,8 @@ from holdfast.errors import (
 )
 from holdfast.job import load
 from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.controls import Controls
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 from test_recovery import assert_each_step_once
 
 from conftest import TASKS, events_of, sampled
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 

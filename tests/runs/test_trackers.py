@@ -13,6 +13,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -81,8 +82,13 @@ def test_a_run_that_is_killed_and_resumed_is_in_its_trackers_once(forks, tmp_pat
 
     with receiving() as (spans, endpoint):
         job = job_of(tmp_path, "tensorboard", {"name": "otel", "endpoint": endpoint})
-        first = LaunchOptions(forks=forks, on_event=stop_early)
-        ended = run_job(job, first, run_dir=run_dir, resume=False)
+        ended = run_job(
+            job,
+            LaunchOptions(forks=forks),
+            run_dir=run_dir,
+            resume=False,
+            attendance=Attendance(on_event=stop_early),
+        )
         assert ended.status in ("stopped", "finished")  # it may end before it hears of the stop
         result = run_job(job, LaunchOptions(forks=forks), run_dir=run_dir, resume=True)
     assert result.status == "finished"

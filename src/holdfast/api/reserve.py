@@ -1,9 +1,16 @@
-"""Placing: reserves the hosts of a run with an engine, and says where its agents join."""
+"""Reserving: the hosts on which a run's workers run, before it begins.
+
+an engine's hosts   are reserved, and given back after the run
+this host           is claimed: with resources or --queue all that the run needs must be free, else
+                    the run is refused, or waits; otherwise the claim only lets other runs know
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,62 +18,95 @@ from typing import Final
 
 from holdfast.clusters.engines.engine import Ask
 from holdfast.clusters.engines.open_engine import open_engine
-from holdfast.errors import EngineError, JobError
+from holdfast.errors import EngineError, Interrupted, JobError
 from holdfast.job.part import AUTO
 from holdfast.job.script_job import ScriptJob
+from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainRequest
 from holdfast.record import registry
+from holdfast.runs.controls import Controls, stopped_by_signals
 from holdfast.runs.hosts.endpoint import Endpoint, address_towards, free_port
-from holdfast.runs.hosts.waiting import wait_until_free
-from holdfast.runs.run import LaunchOptions
+from holdfast.runs.hosts.host_claims import LOOK_S, Wait, claimed_shares
+from holdfast.runs.hosts.placement import Placement
 
 ASK_S: Final = 3.0
 """How often an engine is asked again while a run waits for it."""
+TICK_S: Final = 0.1
 
 
 @contextmanager
-def placed(
-    job: TrainRequest | ScriptJob,
-    options: LaunchOptions,
-    on: str,
+def reserved(
+    job: Job,
+    run_dir: Path,
+    placement: Placement,
+    controls: Controls,
+    *,
+    on: str = "",
     address: str = "",
-    run_dir: str | Path | None = None,
-) -> Iterator[LaunchOptions]:
-    """The options of a run on the hosts that an engine has reserved; they are given back after it.
+    queue: bool = False,
+) -> Iterator[Placement]:
+    """The placement of a run, with the hosts that it has until the block ends.
 
     Args:
         job: The job.
-        options: Those of the same run on this host.
-        on: Names the engine; see `open_engine`. Empty: this host.
-        address: Of this host, for the agents; by default that of the route to the cluster.
-        run_dir: The run's directory, if it has been named.
+        run_dir: The run's directory.
+        placement: Its hosts, as far as the caller has chosen them.
+        controls: End a wait.
+        on: Name of the engine; see `open_engine`. Empty: the hosts of `placement`.
+        address: See `engine_hosts`.
+        queue: True if the run waits until what it needs is free.
+
+    Raises:
+        JobError: There is no such engine, or the hosts never have what the run needs.
+        EngineError: Too little is free now, or the engine cannot be used.
+        Interrupted: A signal ended the wait.
+    """
+    if on:
+        wait = _waiting(run_dir, job.name, on, ASK_S, controls) if queue else None
+        with engine_hosts(job, on, address, wait) as there:
+            yield replace(placement, engine=there.engine, endpoint=there.endpoint)
+    elif placement.engine is None and placement.has_own_host:
+        wait = _waiting(run_dir, job.name, "local", LOOK_S, controls) if queue else None
+        is_exclusive = queue or job.resources.is_given
+        with claimed_shares(job, run_dir.name, wait, is_exclusive=is_exclusive) as shares:
+            yield replace(placement, shares=shares)
+    else:
+        yield placement  # each agent claims what it uses on its own host
+
+
+@contextmanager
+def engine_hosts(
+    job: TrainRequest | ScriptJob, on: str, address: str = "", wait: Wait | None = None
+) -> Iterator[Placement]:
+    """The hosts that an engine reserves for a job; they are given back when the block ends.
+
+    Args:
+        job: The job.
+        on: Name of the engine; see `open_engine`.
+        address: Address of this host for the agents; by default that of the route to the cluster.
+        wait: Waits until what the job needs is free; None: it is refused instead.
 
     Raises:
         JobError: There is no such engine, or it cannot run the job.
         EngineError: The engine cannot be used, or too little is free and the run does not wait.
-        Interrupted: A signal has ended the wait.
+        Interrupted: A signal ended the wait.
     """
-    if not on:
-        yield options
-        return
-    ask = _ask(job, options)
+    ask = _ask(job)
     with closing(open_engine(on)) as engine:
         lacking = engine.reserve(ask)
-        if lacking and not options.queue:
+        if lacking and wait is None:
             raise EngineError(
                 f"{engine.name} lacks what the run needs: {lacking}; wait for it by --queue "
                 "(queue=True in Python), or ask for less by hosts, workers or resources"
             )
-        if lacking:
-            attempt, controls = partial(engine.reserve, ask), options.controls
-            with _listed(run_dir, job.name, engine.name):
-                wait_until_free(attempt, lacking, every_s=ASK_S, controls=controls)
+        if lacking and wait is not None:
+            wait(partial(engine.reserve, ask), lacking)
         endpoint = Endpoint(address=address or _address(engine.peer), port=free_port())
-        yield replace(options, engine=engine, endpoint=endpoint)
+        yield Placement(engine=engine, endpoint=endpoint)
 
 
 def count_hosts(on: str) -> int:
-    """How many hosts an engine has; see `open_engine`.
+    """Number of hosts of an engine; see `open_engine`.
 
     Raises:
         JobError: There is no such engine.
@@ -76,18 +116,9 @@ def count_hosts(on: str) -> int:
         return engine.num_hosts
 
 
-def _listed(run_dir: str | Path | None, job: str, engine: str) -> AbstractContextManager[None]:
-    return nullcontext() if run_dir is None else registry.waiting(Path(run_dir), job, engine)
-
-
-def _ask(job: TrainRequest | ScriptJob, options: LaunchOptions) -> Ask:
+def _ask(job: TrainRequest | ScriptJob) -> Ask:
     if job.workers == AUTO:
         raise JobError("workers=auto measures this host; with --on, give a number of workers")
-    if options.code is not None:
-        raise JobError(
-            "the task is defined in this program, so other hosts cannot import it; with --on, put "
-            "it into a file of its own and import it from there"
-        )
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
     resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
     workers = -(-job.workers // job.hosts)
@@ -102,3 +133,31 @@ def _address(peer: str) -> str:
             f"the address of this host towards {peer or 'others'} is not known: {error}; give it "
             "by --address"
         ) from None
+
+
+def _waiting(run_dir: Path, job: str, engine: str, every_s: float, controls: Controls) -> Wait:
+    """A wait during which the run is listed as one that waits to begin."""
+
+    def wait(attempt: Callable[[], str], lacking: str) -> str:
+        with registry.waiting(run_dir, job, engine), stopped_by_signals(controls, "the wait"):
+            return _until_free(attempt, lacking, every_s, controls)
+
+    return wait
+
+
+def _until_free(
+    attempt: Callable[[], str], lacking: str, every_s: float, controls: Controls
+) -> str:
+    """Repeat an attempt until it lacks nothing; print what it lacks when that changes."""
+    printed = ""
+    while lacking:
+        if lacking != printed:
+            print(f"holdfast: waiting for {lacking}", file=sys.stderr, flush=True)
+            printed = lacking
+        ends_at = time.monotonic() + every_s
+        while time.monotonic() < ends_at:
+            if controls.stop:
+                raise Interrupted("stopped while the run waited: nothing of it had begun")
+            time.sleep(TICK_S)
+        lacking = attempt()
+    return lacking

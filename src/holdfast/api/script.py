@@ -10,12 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from holdfast.api.attended import UNATTENDED, Attendance, attend
+from holdfast.api.reserve import reserved
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.rundir import restarts
 from holdfast.rundir.run_directory import new_run
-from holdfast.runs.hosts.host_claims import claimed
-from holdfast.runs.run import LaunchOptions, run_and_record
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
+from holdfast.runs.run import LaunchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,25 @@ class ScriptResult:
         return asdict(self) | {"run_dir": str(self.run_dir)}
 
 
-def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) -> ScriptResult:
+def run_script(
+    job: ScriptJob,
+    options: LaunchOptions,
+    *,
+    run_dir: Path | None,
+    placement: Placement = THIS_HOST,
+    attendance: Attendance = UNATTENDED,
+    queue: bool = False,
+) -> ScriptResult:
     """Run the script of a job to its end.
 
     Args:
         job: The job.
-        options: How to launch it.
+        options: How its processes are started and ended.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
             one in `runs/`.
+        placement: The hosts of the run.
+        attendance: Who watches it.
+        queue: See `reserved`.
 
     Raises:
         JobError: There is no such script, or the directory cannot be used.
@@ -66,10 +79,10 @@ def run_script(job: ScriptJob, options: LaunchOptions, *, run_dir: Path | None) 
             run_dir=path,
         )
 
-    with claimed(job, path, options) as there:
+    with reserved(job, path, placement, options.controls, queue=queue) as there:
         began = time.monotonic()
         resume = (path / "job.yaml").exists()
-        return run_and_record(job, path, conclude, there, resume=resume)
+        return attend(job, path, conclude, options, there, attendance, resume=resume)
 
 
 def name_of(script: Script) -> str:

@@ -13,7 +13,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.api.train import Result, run_job
+from holdfast.api.attended import Attendance
+from holdfast.api.result import Result
+from holdfast.api.train import run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
 from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
@@ -93,9 +95,14 @@ def _train(
     injector: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
 ) -> Result:
     """Run a job with faults; if the run fails, the faults are printed all the same."""
-    options = LaunchOptions(forks=forks, sidecar=injector.running)
     try:
-        return run_job(job, options, run_dir=run, resume=False)
+        return run_job(
+            job,
+            LaunchOptions(forks=forks),
+            run_dir=run,
+            resume=False,
+            attendance=Attendance(sidecar=injector.running),
+        )
     except HoldfastError:
         if not quiet:
             _print_table(injector)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import typer
 
+from holdfast.api.attended import RunResult
 from holdfast.errors import HoldfastError, RankTraceback
-from holdfast.runs.run import LaunchOptions, RunResult
 from holdfast.sinks.terminal import closing_table
 
 FAILED_STATUS: Final = 1
@@ -25,25 +25,25 @@ STOPPED_STATUS: Final = 130
 
 
 def run_and_print(
-    run: Callable[[LaunchOptions], RunResult],
-    options: LaunchOptions,
+    run: Callable[[], RunResult],
     commands: Callable[[RunResult], Mapping[str, list[str]]],
     *,
+    shown: Collection[int] = (),
     as_json: bool,
 ) -> None:
     """Run something to its end and print its result as a table or as one JSON object.
 
     Args:
         run: Runs it.
-        options: How.
         commands: What the user may want to do next, and the words of the command for it; they are
             printed below a table.
+        shown: Ranks whose output was shown.
         as_json: Whether to print JSON.
     """
     try:
-        result = run(options)
+        result = run()
     except HoldfastError as error:
-        if isinstance(error.__cause__, RankTraceback) and error.__cause__.rank in options.tee:
+        if isinstance(error.__cause__, RankTraceback) and error.__cause__.rank in shown:
             error.__cause__ = None  # it was shown already
         raise
     if as_json:

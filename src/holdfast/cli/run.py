@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.api.attended import Attendance, RunResult
 from holdfast.api.script import name_of, run_script
 from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
@@ -18,7 +19,8 @@ from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
-from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
+from holdfast.runs.run import LaunchOptions
 
 
 def run(
@@ -96,17 +98,26 @@ def run(
     job = load.check_script(
         {key: each for key, each in values.items() if each is not None}, where=script
     )
-    options = LaunchOptions(
-        tee=ranks(tee, job.workers),
-        forks=context.obj,
-        queue=queue,
-        metrics=metrics_address(metrics),
-    )
+    shown = ranks(tee, job.workers)
+    attendance = Attendance(tee=shown, metrics=metrics_address(metrics))
+    placement = THIS_HOST
     if hosts > 1:
         endpoint = endpoint_at(address, port)
-        options = replace(options, endpoint=endpoint, sidecar=announcing(endpoint, hosts - 1))
+        placement = Placement(endpoint=endpoint)
+        attendance = replace(attendance, sidecar=announcing(endpoint, hosts - 1))
     run_and_print(
-        partial(run_script, job, run_dir=run_dir), options, _next_commands, as_json=as_json
+        partial(
+            run_script,
+            job,
+            LaunchOptions(forks=context.obj),
+            run_dir=run_dir,
+            placement=placement,
+            attendance=attendance,
+            queue=queue,
+        ),
+        _next_commands,
+        shown=shown,
+        as_json=as_json,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.reserve import placed
+from holdfast.api.attended import Attendance, RunResult
 from holdfast.api.train import run_job
 from holdfast.cli.arguments import (
     ENGINES,
@@ -39,7 +39,8 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import EVENTS, RunDirectory, new_run
-from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.hosts.placement import Placement
+from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.backup.restore import restore
 from holdfast.sinks.transfers import TransferView
 
@@ -125,18 +126,22 @@ def train(
         where = run or (RunDirectory.newest(chosen) if resume else new_run(chosen.name))
         _in_background(where, chosen.name, on, detach=detach)
         return
-    options = LaunchOptions(
-        tee=shown,
-        forks=context.obj,
-        queue=queue,
-        profile=known,
-        metrics=served,
-        accept_older=accept_older,
-    )
     run_and_print(
-        partial(_run, chosen, on, address or "", run, resume),
-        options,
+        partial(
+            run_job,
+            chosen,
+            LaunchOptions(forks=context.obj),
+            run_dir=run,
+            resume=resume,
+            placement=Placement(profile=known),
+            attendance=Attendance(tee=shown, metrics=served),
+            on=on,
+            address=address or "",
+            queue=queue,
+            accept_older=accept_older,
+        ),
         partial(_next_commands, [*filter(None, [named]), *asked], chosen),
+        shown=shown,
         as_json=as_json,
     )
 
@@ -184,18 +189,6 @@ def _in_background(run_dir: Path, job: str, on: str, *, detach: bool) -> None:
     if detach:
         print(record.id)
         print(f"in the background; see holdfast logs -f {record.id}", file=sys.stderr)
-
-
-def _run(
-    job: TrainRequest,
-    on: str,
-    address: str,
-    run_dir: Path | None,
-    resume: bool,
-    options: LaunchOptions,
-) -> RunResult:
-    with placed(job, options, on, address, run_dir) as there:
-        return run_job(job, there, run_dir=run_dir, resume=resume)
 
 
 def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> dict[str, list[str]]:

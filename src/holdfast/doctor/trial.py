@@ -23,8 +23,9 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 
 STEPS: Final = 4
 SHARD: Final = 8
@@ -89,6 +90,7 @@ def run_trial(
     path: Path,
     options: LaunchOptions,
     begun: Callable[[Path], object] = lambda _: None,
+    placement: Placement = THIS_HOST,
 ) -> Trial:
     """Run a trial.
 
@@ -97,6 +99,7 @@ def run_trial(
         path: Its run directory.
         options: How to launch it; it has controls of its own.
         begun: Called with the run directory before the run begins.
+        placement: The hosts of the run.
 
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
@@ -108,7 +111,7 @@ def run_trial(
     try:
         with RunDirectory(path, job, resume=False) as directory:
             begun(path)
-            result = run(directory, replace(options, controls=controls))
+            result = run(directory, replace(options, controls=controls), placement=placement)
     except Interrupted:
         if late.is_alive():
             raise

@@ -20,7 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from holdfast.api.train import Result, run_job
+from holdfast.api.attended import Attendance, Sidecar
+from holdfast.api.result import Result
+from holdfast.api.train import run_job
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import IN_GRADIENTS, WITHOUT_RANK, Fault, FaultPlan, Kind
@@ -29,8 +31,8 @@ from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS
-from holdfast.runs.run import LaunchOptions, Sidecar, stopped_by_signals
-from holdfast.runs.supervisor import Controls
+from holdfast.runs.controls import Controls, stopped_by_signals
+from holdfast.runs.run import LaunchOptions
 
 FailurePolicy = Literal["replace", "shrink", "restart"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -182,9 +184,15 @@ class Drill:
     def _run(self, job: TrainJob, name: str, sidecar: Sidecar) -> Result:
         """Raises: Interrupted: A signal ended it early."""
         self._check_stopped()
-        options = LaunchOptions(forks=self._forks, sidecar=sidecar, controls=self._controls)
+        options = LaunchOptions(forks=self._forks, controls=self._controls)
         try:
-            return run_job(job, options, run_dir=self._directory / name, resume=False)
+            return run_job(
+                job,
+                options,
+                run_dir=self._directory / name,
+                resume=False,
+                attendance=Attendance(sidecar=sidecar),
+            )
         finally:
             self._check_stopped()  # however the run has ended
 

@@ -13,17 +13,19 @@ import select
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.protocol import Stage
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunDirectory
-from holdfast.runs.hosts.host import HasFileno
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import RunRequestMessage, RunStateMessage, Service
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 SOCKET: Final = "coordinator.sock"
 """Where it listens, in the run's directory; only its owner may connect."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import select
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,31 +18,13 @@ from holdfast.errors import HoldfastError, Interrupted, RankTraceback, WorkerFai
 from holdfast.record.follower import Follower
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunDirectory, worker_log
+from holdfast.runs.controls import Controls
 from holdfast.runs.coordinator_process import SHUTDOWN_TIMEOUT_S, CoordinatorProcess
 from holdfast.runs.hosts.hosts import Hosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at, seconds."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Controls:
-    """How to end a run; set by the caller, read about ten times a second.
-
-    Attributes:
-        stop: End the run after the current step, with a checkpoint.
-        abort: End the run at once.
-        interrupted: Whether Ctrl-C asked for the end.
-    """
-
-    stop: bool = False
-    abort: bool = False
-    interrupted: bool = False
-
-    def request_stop(self) -> None:
-        """End the run after the current step, with a checkpoint."""
-        self.stop = True
 
 
 class RunSupervisor:

@@ -15,7 +15,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.train import Result, run_job
+from holdfast.api.attended import Attendance, Sidecar
+from holdfast.api.result import Result
+from holdfast.api.train import run_job
 from holdfast.errors import HoldfastError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import planned
@@ -24,7 +26,7 @@ from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, RECOVERIES
-from holdfast.runs.run import LaunchOptions, Sidecar
+from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
 from holdfast_bench.scenarios import on_hosts
 from holdfast_bench.scenarios.scenario import (
@@ -78,7 +80,9 @@ def run_scenario(
 def _train(
     job: TrainJob, run_dir: Path, forks: ForkServer, sidecar: Sidecar = nullcontext
 ) -> Result:
-    return run_job(job, LaunchOptions(forks=forks, sidecar=sidecar), run_dir=run_dir, resume=False)
+    attendance = Attendance(sidecar=sidecar)
+    options = LaunchOptions(forks=forks)
+    return run_job(job, options, run_dir=run_dir, resume=False, attendance=attendance)
 
 
 def measure(scenarios: list[Scenario], folder: Path) -> list[dict[str, Any]]:

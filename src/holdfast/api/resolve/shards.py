@@ -24,6 +24,7 @@ from holdfast.core.balance.planner import Cost, level, makespan
 from holdfast.errors import HoldfastError, Interrupted, OutOfMemory
 from holdfast.job.part import MAX_SHARDS
 from holdfast.job.train_job import FINE, TrainJob
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 
 KEY: Final = "shards=auto"
@@ -56,25 +57,28 @@ class Measured:
     coarse_s: float
 
 
-def with_best_shards(job: TrainJob, options: LaunchOptions) -> TrainJob:
+def with_best_shards(
+    job: TrainJob, options: LaunchOptions, placement: Placement = THIS_HOST
+) -> TrainJob:
     """The job with the number of shards whose steps are fastest; what was measured is printed.
 
     Args:
         job: For several workers, with a number of shards for a run that is not measured.
         options: How the run is launched: its fork server is lent, unless an engine places agents.
+        placement: The hosts of the run.
 
     Raises:
         Interrupted: A signal ended a trial.
         HoldfastError: The job fails.
     """
-    if job.hosts > 1 or options.engine is not None:
+    if job.hosts > 1 or placement.engine is not None:
         where = "several hosts are" if job.hosts > 1 else "another host is"
         say(KEY, f"{job.shards} shards; {where} not measured yet, so give a better number if known")
         return job
     counts = candidates(job)
     if len(counts) > 1:
         say(KEY, f"measuring {', '.join(map(str, counts))} shards with balance={job.balance}")
-    found = _measured(job, counts, options) if len(counts) > 1 else []
+    found = _measured(job, counts, options, placement) if len(counts) > 1 else []
     best = chosen(found) if found else counts[0]
     for line in report(found, best):
         say(KEY, line)
@@ -92,12 +96,14 @@ def candidates(job: TrainJob) -> list[int]:
     return [least, *(count for count in doubled[1:] if count <= most)]
 
 
-def _measured(job: TrainJob, counts: Sequence[int], options: LaunchOptions) -> list[Measured]:
+def _measured(
+    job: TrainJob, counts: Sequence[int], options: LaunchOptions, placement: Placement
+) -> list[Measured]:
     found: list[Measured] = []
     for shards in counts:
         trial = job.model_copy(update={"shards": shards})
         try:
-            found.append(measured(shards, timed_steps(trial, options, KEY)))
+            found.append(measured(shards, timed_steps(trial, options, KEY, placement)))
         except Interrupted:
             raise
         except HoldfastError as error:

@@ -20,8 +20,9 @@ from holdfast.job.train_job import TrainJob
 from holdfast.record.sink import Sink
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS, RunDirectory
+from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 from holdfast.wire.rpc import RunStateMessage
 
 WARM_STEPS: Final = 5
@@ -52,7 +53,9 @@ class TimedStep:
     workers: Mapping[str, Sequence[float]]
 
 
-def timed_steps(job: TrainJob, options: LaunchOptions, key: str) -> list[TimedStep]:
+def timed_steps(
+    job: TrainJob, options: LaunchOptions, key: str, placement: Placement = THIS_HOST
+) -> list[TimedStep]:
     """The counted steps of a trial of a job, at least one.
 
     Args:
@@ -60,6 +63,7 @@ def timed_steps(job: TrainJob, options: LaunchOptions, key: str) -> list[TimedSt
         options: How the run itself is launched, on a fork server that outlives the trial. They
             learn of Ctrl-C.
         key: What is being measured, such as `workers=auto`.
+        placement: The hosts of the run itself.
 
     Raises:
         Interrupted: A signal ended the trial.
@@ -69,13 +73,11 @@ def timed_steps(job: TrainJob, options: LaunchOptions, key: str) -> list[TimedSt
     trial = TrainJob.model_validate(job.model_dump() | TRIAL_KEYS)
     controls = Controls()
     timer = _Timer(controls)
-    quiet = LaunchOptions(
-        forks=options.forks, shares=options.shares, profile=options.profile, controls=controls
-    )
+    quiet = LaunchOptions(forks=options.forks, controls=controls)
     with tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder:
         with RunDirectory(Path(folder) / "run", trial, resume=False) as directory:
             try:
-                run(directory, quiet, [timer])
+                run(directory, quiet, [timer], placement=placement)
             except Interrupted:
                 if not timer.is_over or controls.stop:
                     options.controls.interrupted = controls.interrupted

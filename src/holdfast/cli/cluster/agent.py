@@ -12,6 +12,7 @@ import typer
 from holdfast.cli.arguments import Metrics, Profile, metrics_address, profiles
 from holdfast.errors import JobError
 from holdfast.runs.hosts import joining_agent
+from holdfast.sinks.prometheus.sink import metrics_of_host
 
 
 def agent(
@@ -43,7 +44,8 @@ def agent(
     if (token_file is None) != bool(placed):
         raise JobError("give --token-file, a copy of the token file that the run has printed")
     say = partial(print, file=sys.stderr, flush=True)
-    known, served = profiles(profile), metrics_address(metrics)
+    known = profiles(profile)
+    served = metrics_address(metrics)
     joining_agent.serve(
         join,
         token_file,
@@ -53,5 +55,5 @@ def agent(
         placed=placed,
         spawned=context.obj,
         profile=known,
-        metrics=served,
+        serving=None if served is None else partial(metrics_of_host, served),
     )

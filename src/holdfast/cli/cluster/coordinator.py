@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.api.attended import Attendance, RunResult
 from holdfast.api.train import run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import (
@@ -27,7 +28,8 @@ from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
-from holdfast.runs.run import LaunchOptions, RunResult
+from holdfast.runs.hosts.placement import Placement
+from holdfast.runs.run import LaunchOptions
 
 
 def coordinator(
@@ -72,14 +74,18 @@ def coordinator(
     endpoint = endpoint_at(address, port)
     others = hosts if no_workers else hosts - 1
     run_and_print(
-        partial(run_job, chosen, run_dir=run, resume=resume),
-        LaunchOptions(
-            forks=context.obj,
-            endpoint=endpoint,
-            sidecar=announcing(endpoint, others),
-            has_own_host=not no_workers,
-            profile=profiles(profile),
-            metrics=metrics_address(metrics),
+        partial(
+            run_job,
+            chosen,
+            LaunchOptions(forks=context.obj),
+            run_dir=run,
+            resume=resume,
+            placement=Placement(
+                endpoint=endpoint, has_own_host=not no_workers, profile=profiles(profile)
+            ),
+            attendance=Attendance(
+                sidecar=announcing(endpoint, others), metrics=metrics_address(metrics)
+            ),
             accept_older=accept_older,
         ),
         _next_commands,

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import placed as reserved
+from holdfast.api.reserve import engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.joining import Port, endpoint_at
@@ -30,7 +30,6 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import agents_dir, new_run
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
-from holdfast.runs.run import LaunchOptions
 
 _DEFAULT_JOB: Final = "digits"
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
@@ -134,7 +133,7 @@ def _of_engine(
 ) -> Conclusion:
     """Check the hosts that an engine reserves."""
     where = run or new_run(request.name)
-    with reserved(request, LaunchOptions(), on, address) as there:
+    with engine_hosts(request, on, address) as there:
         assert there.engine is not None
         assert there.endpoint is not None
         given = ["--address", address] if address else []

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import count_hosts
-from holdfast.api.reserve import placed as reserved
+from holdfast.api.reserve import count_hosts, engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.profile_view import show
@@ -24,7 +23,6 @@ from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
 from holdfast.rundir.run_directory import RUNS, agents_dir
-from holdfast.runs.run import LaunchOptions
 
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
 
@@ -136,7 +134,7 @@ def _of_engine(
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         print(f"{host}{finding.found}{remedy}", file=sys.stderr, flush=True)
 
-    with reserved(request, LaunchOptions(), on, address) as there:
+    with engine_hosts(request, on, address) as there:
         assert there.engine is not None
         assert there.endpoint is not None
         plan = ProfilingPlan(

@@ -38,6 +38,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import TOKEN
 from holdfast.runs.hosts.endpoint import Endpoint, make_secrets, make_token
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.wire.tls import Role
 
@@ -166,7 +167,7 @@ class _Lead:
                 line.send(TrialMessage(coordinator=endpoint.public, token=token))
 
         try:
-            done = run_trial(job, path, LaunchOptions(endpoint=endpoint), invite)
+            done = run_trial(job, path, LaunchOptions(), invite, Placement(endpoint=endpoint))
         finally:
             problems = [
                 f"{name}: {problem}" for name, line in hosts.items() if (problem := _ended(line))

@@ -27,6 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.runs.hosts.endpoint import Endpoint
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 
 END_TIMEOUT_S: Final = 30.0
@@ -105,12 +106,12 @@ class _Check:
     def _trial(self) -> Finding:
         """Trial runs as the engine places them: on one host, and on all."""
         plan, count = self._plan, self._plan.job.hosts
-        options = LaunchOptions(engine=plan.engine, endpoint=plan.endpoint)
+        placement = Placement(engine=plan.engine, endpoint=plan.endpoint)
         plan.say(f"trial runs on one host and on {count}")
 
         def run(name: str, job: TrainJob) -> Trial:
             self._free_hosts()
-            return run_trial(job, plan.folder / name, options)
+            return run_trial(job, plan.folder / name, LaunchOptions(), placement=placement)
 
         return over_hosts(plan.job, count, partial(run, "alone"), partial(run, "together"))
 

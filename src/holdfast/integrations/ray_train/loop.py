@@ -17,6 +17,7 @@ from ray.train import Checkpoint
 from ray.train.collective import broadcast_from_rank_zero
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from holdfast.api.attended import Attendance
 from holdfast.api.train import request_of, run_job
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.clusters.engines.ray.cluster import own_address
@@ -30,7 +31,7 @@ from holdfast.job.load import JOB_FILE
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
-from holdfast.runs.run import LaunchOptions
+from holdfast.runs.hosts.placement import Placement
 from holdfast.tasks import code
 
 if TYPE_CHECKING:
@@ -148,13 +149,15 @@ class _Loop:
             run_dir, lambda: ray.get([board.order.remote(each, TakePart()) for each in others])
         )
         with closing(TrainPlaces(board, size)) as engine:
-            options = LaunchOptions(
-                engine=engine,
-                endpoint=Endpoint(address=own_address(), port=free_port()),
-                on_event=reporter.on_event,
-            )
+            endpoint = Endpoint(address=own_address(), port=free_port())
             try:
-                result = run_job(request, options, run_dir=run_dir, resume=resume)
+                result = run_job(
+                    request,
+                    run_dir=run_dir,
+                    resume=resume,
+                    placement=Placement(engine=engine, endpoint=endpoint),
+                    attendance=Attendance(on_event=reporter.on_event),
+                )
             except BaseException:
                 reporter.abandon()
                 raise

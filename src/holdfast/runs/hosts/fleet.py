@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.clusters.engines.engine import Engine, Launch
 from holdfast.coordinator import tokens
@@ -22,8 +22,10 @@ from holdfast.errors import HoldfastError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import SECRETS
 from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.hosts.host import HasFileno
 from holdfast.runs.hosts.hosts import LAST_STATE_S
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 _UP: Final = (PlaceState.RUNNING, PlaceState.DRAINING)
 

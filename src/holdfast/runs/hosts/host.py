@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 
 class HostState(enum.Enum):
@@ -20,13 +23,6 @@ class HostState(enum.Enum):
     UP = "up"
     LEFT = "left"
     LOST = "lost"
-
-
-class HasFileno(Protocol):
-    """Something that can be polled."""
-
-    def fileno(self) -> int:
-        """The descriptor, which is readable when there is news."""
 
 
 class HostHandle(Protocol):

@@ -1,16 +1,10 @@
-"""Claiming: what the workers of a run on this host claim of its CPUs, GPUs and memory.
-
-resources, or --queue: all of it must be free, else the run is refused, or waits
-neither:               the claim only lets other runs know
-"""
+"""Host claims: CPUs, GPUs and memory of this host that the workers of a run claim."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from holdfast.core.placement.shares import Share, shortages
@@ -18,34 +12,12 @@ from holdfast.errors import EngineError, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
 from holdfast.linux.supply import supply_here
-from holdfast.record import registry
 from holdfast.rundir.claims import HeldClaim, describe
-from holdfast.runs.hosts.waiting import wait_until_free
-from holdfast.runs.run import LaunchOptions
 
 LOOK_S: Final = 0.5
 """How often a run that waits compares claims."""
 Wait: TypeAlias = Callable[[Callable[[], str], str], str]
 """Repeats an attempt that has lacked something; returns what it lacks in the end, or nothing."""
-
-
-@contextmanager
-def claimed(job: Job, run_dir: Path, options: LaunchOptions) -> Iterator[LaunchOptions]:
-    """The options of a run, with the shares of its workers on this host; see `claimed_shares`.
-
-    If all agents are elsewhere, each of them claims what it uses where it is.
-    """
-    if options.engine is not None or not options.has_own_host:
-        yield options
-        return
-
-    def wait(attempt: Callable[[], str], lacking: str) -> str:
-        with registry.waiting(run_dir, job.name, "local"):
-            return wait_until_free(attempt, lacking, every_s=LOOK_S, controls=options.controls)
-
-    is_exclusive, how = options.queue or job.resources.is_given, wait if options.queue else None
-    with claimed_shares(job, run_dir.name, how, is_exclusive=is_exclusive) as shares:
-        yield replace(options, shares=shares)
 
 
 @contextmanager

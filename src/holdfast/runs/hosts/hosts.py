@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.hosts.host import HasFileno, HostHandle, HostState
+from holdfast.runs.hosts.host import HostHandle, HostState
 from holdfast.runs.hosts.local import LocalHosts
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 LAST_STATE_S: Final = 5.0
 """How long after the end of an agent that left as told the run may still be said to be over."""

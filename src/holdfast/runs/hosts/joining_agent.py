@@ -21,7 +21,7 @@ from contextlib import (
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.clusters.engines.engine import OVER, TAKEN_AWAY
@@ -57,13 +57,15 @@ from holdfast.runs.hosts.local import LocalHost, LocalHosts
 from holdfast.runs.hosts.shipper import Positions, Shipper, positions_of
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.run_fork_server import fork_server
-from holdfast.sinks.prometheus.address import MetricsAddress
-from holdfast.sinks.prometheus.sink import metrics_of_host
 from holdfast.tasks import code
 from holdfast.wire.fetch import fetch_job
 from holdfast.wire.join import Joined, NoRun, control_address, join
 from holdfast.wire.rpc import JobMessage
 from holdfast.wire.tls import HostCredentials
+
+Say: TypeAlias = Callable[[str], None]
+Serving: TypeAlias = Callable[[Path, Say], AbstractContextManager[None]]
+"""Serves the metrics of a run directory of this host while its context is open."""
 
 JOIN_TIMEOUT_S: Final = 60.0
 """How long to wait for a coordinator at first."""
@@ -90,14 +92,14 @@ _ENDED: Final = "the agent was ended; the run continues without this host"
 def serve(
     coordinator: str,
     token_file: Path | None,
-    say: Callable[[str], None],
+    say: Say,
     address: str = "",
     run_dir: Path | None = None,
     *,
     placed: str = "",
     spawned: Spawned | None = None,
     profile: Profiles | None = None,
-    metrics: MetricsAddress | None = None,
+    serving: Serving | None = None,
 ) -> None:
     """Work for a run until it is over.
 
@@ -115,7 +117,7 @@ def serve(
             uses.
         spawned: The process of a fork server, if it has been started.
         profile: What this host reaches; None for what the run was given, or measures.
-        metrics: Where the metrics of this host are served; None: nowhere.
+        serving: Serves the metrics of this host; None: nothing does.
 
     Raises:
         JobError: The run cannot be joined.
@@ -133,7 +135,7 @@ def serve(
         joined = join(coordinator, token, hostname, timeout_s, None)
         delay, delay_s = RejoinDelay(), 0.0
         with closing(
-            _Host(coordinator, address, run_dir, spawned, profile, metrics, is_placed=bool(placed))
+            _Host(coordinator, address, run_dir, spawned, profile, serving, is_placed=bool(placed))
         ) as host:
             while True:
                 _rest(delay_s, stop)
@@ -174,7 +176,7 @@ class _Host:
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
         profile: What this host reaches, if that was given.
-        metrics: See `serve`.
+        serving: See `serve`.
         is_placed: Whether an engine has started this.
 
     Attributes:
@@ -189,12 +191,14 @@ class _Host:
         run_dir: Path | None,
         spawned: Spawned | None,
         profile: Profiles | None,
-        metrics: MetricsAddress | None,
+        serving: Serving | None,
         *,
         is_placed: bool,
     ) -> None:
         self._profile = "" if profile is None else profile.for_run()
-        self._control, self._address, self._served = control_address(coordinator), address, metrics
+        self._control = control_address(coordinator)
+        self._address = address
+        self._serving = serving
         self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
@@ -205,7 +209,7 @@ class _Host:
         self._trainer = TrainerServer.of(os.environ)
         self.was_stopped, self.failure = False, ""
 
-    def work(self, joined: Joined, say: Callable[[str], None], stop: list[bool]) -> bool:
+    def work(self, joined: Joined, say: Say, stop: list[bool]) -> bool:
         """Run an agent until it ends.
 
         Returns:
@@ -216,9 +220,9 @@ class _Host:
         run_directory = self._run_directory(sent, packed, say, stop)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
             say(f"joined as {name}; run directory {directory.path}")
-            if self._served is not None:
-                self._claim.enter_context(metrics_of_host(self._served, directory.path, say))
-                self._served = None
+            if self._serving is not None:
+                self._claim.enter_context(self._serving(directory.path, say))
+                self._serving = None
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
             shares = self._claimed_shares(directory.job, sent.run, stop)
             if self._sent is None:
@@ -279,7 +283,7 @@ class _Host:
         return TrainJobStatus(self._trainer, host.progress, directory.job.hosts, log)
 
     def _run_directory(
-        self, message: JobMessage, packed: bytes, say: Callable[[str], None], stop: list[bool]
+        self, message: JobMessage, packed: bytes, say: Say, stop: list[bool]
     ) -> RunDirectory:
         """The run's directory on this host, with the job and the code of its task.
 
@@ -305,7 +309,7 @@ class _Host:
         return directory
 
     def _directory_of(
-        self, message: JobMessage, job: Job, say: Callable[[str], None], stop: list[bool]
+        self, message: JobMessage, job: Job, say: Say, stop: list[bool]
     ) -> RunDirectory:
         path = self._run_dir
         if path is None and self._is_placed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena
@@ -17,10 +17,13 @@ from holdfast.launch.spawn import Spawned
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunPaths
 from holdfast.runs.hosts.endpoint import Interface
-from holdfast.runs.hosts.host import HasFileno, HostState
+from holdfast.runs.hosts.host import HostState
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.runs.run_fork_server import RunForkServer
 from holdfast.wire.worker_spec import SHARES
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""

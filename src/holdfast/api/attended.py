@@ -1,0 +1,157 @@
+"""Attended runs: a run as users see it, shown in the terminal, with its result kept and sent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from holdfast.api.missing_checkpoint_check import check_newest
+from holdfast.errors import HoldfastError
+from holdfast.job.spec import Job
+from holdfast.record import registry
+from holdfast.record.sink import Ending, Sink
+from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.endpoint import rejoin_hint
+from holdfast.runs.hosts.placement import Placement
+from holdfast.runs.run import LaunchOptions, run
+from holdfast.sinks.backup.sink import sinks_of_backup
+from holdfast.sinks.callback import Callback, OnEvent
+from holdfast.sinks.loss_curve import LossCurve
+from holdfast.sinks.notifier import Notifier
+from holdfast.sinks.prometheus.address import MetricsAddress
+from holdfast.sinks.prometheus.sink import metrics_of_run
+from holdfast.sinks.run_files import RunFiles
+from holdfast.sinks.tee import Tee
+from holdfast.sinks.terminal import Terminal
+from holdfast.sinks.trackers.sink import Trackers
+
+Sidecar = Callable[[Path], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attendance:
+    """Who watches a run. None of it can change the result.
+
+    Attributes:
+        tee: Ranks whose output is shown.
+        on_event: Called in this process with every `Event` of the run.
+        metrics: Where the run's metrics are served; None: nowhere.
+        sidecar: Called with the run's directory once it is this run's; the context that it returns
+            is open during the run.
+    """
+
+    tee: Collection[int] = ()
+    on_event: OnEvent | None = None
+    metrics: MetricsAddress | None = None
+    sidecar: Sidecar = nullcontext
+
+
+UNATTENDED: Final = Attendance()
+"""A run that only the terminal shows."""
+
+
+class RunResult(Protocol):
+    """Result of a run."""
+
+    @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+
+
+T = TypeVar("T", bound=RunResult)
+
+
+def attend(
+    job: Job,
+    path: Path,
+    conclude: Callable[[dict[str, Any]], T],
+    options: LaunchOptions,
+    placement: Placement,
+    attendance: Attendance,
+    *,
+    resume: bool,
+    accept_older: bool = False,
+) -> T:
+    """Run a job to its end, with everyone who watches it.
+
+    Args:
+        job: The job.
+        path: Directory of the run.
+        conclude: Makes the result of the summary that a worker reports.
+        options: How its processes are started and ended.
+        placement: The hosts of the run.
+        attendance: Who watches it.
+        resume: True if the directory must exist already.
+        accept_older: True to resume also if the newest checkpoint is gone.
+
+    Raises:
+        JobError: The newest checkpoint is gone; see `missing_checkpoint_check`.
+        HoldfastError: See `run`.
+        Exception: What `on_event` raised.
+    """
+    callback = Callback(attendance.on_event, options.controls.request_stop)
+    hint = rejoin_hint(path) if placement.endpoint and not placement.engine else ""
+    terminal = Terminal(Tee(path / "logs", attendance.tee), path / "logs", hint=hint)
+    sinks = sinks_of(job, path, terminal, callback, options.controls)
+    ending: Ending | None = None
+    with (
+        RunDirectory(path, job, resume=resume) as directory,
+        metrics_of_run(attendance.metrics, path, job, terminal.print_lines) as counting,
+    ):
+        if resume and not accept_older:
+            check_newest(path)
+        with suppress(OSError):  # no run ends because of a list
+            registry.add(path, job.name, placement.engine.name if placement.engine else "local")
+        try:
+            with attendance.sidecar(path):
+                summary = run(directory, options, (*sinks, *counting), placement=placement)
+                result = conclude(summary)
+                ending = Ending(status=result.status, result=result.as_dict())
+        except HoldfastError as error:  # of the sidecar, where there is a result
+            ending = ending or Ending(status="failed", error=str(error))
+            raise
+        finally:
+            for sink in sinks:
+                _close(sink, ending)
+            callback.raise_error()
+    return result
+
+
+def sinks_of(
+    job: Job, path: Path, terminal: Terminal, callback: Callback, controls: Controls
+) -> tuple[Sink, ...]:
+    """All sinks of a run that its job and its caller ask for.
+
+    Raises:
+        JobError: A tracker, a notification or a backup cannot be used.
+    """
+    tell = terminal.print_lines
+    return (
+        terminal,
+        RunFiles(path),
+        LossCurve(path),
+        Notifier(job, os.environ, path, tell),
+        callback,
+        Trackers(job, os.environ, path, tell),
+        *sinks_of_backup(job, path, os.environ, tell, lambda: controls.abort),
+    )
+
+
+def _close(sink: Sink, ending: Ending | None) -> None:
+    try:
+        sink.close(ending)
+    except OSError as error:  # the weights are safe: the result is worth more than its copy
+        print(f"holdfast: the result was not written: {error}", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""Controls: how a caller, or a signal, ends a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from holdfast.linux.lifeline import STOP_SIGNALS
+
+
+@dataclass(slots=True, kw_only=True)
+class Controls:
+    """How to end a run; set by the caller, read about ten times a second.
+
+    Attributes:
+        stop: End the run after the current step, with a checkpoint.
+        abort: End the run at once.
+        interrupted: Whether Ctrl-C asked for the end.
+    """
+
+    stop: bool = False
+    abort: bool = False
+    interrupted: bool = False
+
+    def request_stop(self) -> None:
+        """End the run after the current step, with a checkpoint."""
+        self.stop = True
+
+
+@contextmanager
+def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
+    """Stop a run by the signals in STOP_SIGNALS, and abort it when they are repeated.
+
+    Args:
+        controls: Controls of the run.
+        what: What stops, for the person who has sent the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        controls.interrupted = number == signal.SIGINT
+        controls.abort = controls.stop
+        controls.stop = True
+        with suppress(OSError):  # the reader may have got the same signal
+            # print may be interrupted
+            os.write(2, f"stopping {what}; once more to abort\n".encode())
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
