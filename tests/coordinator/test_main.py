@@ -10,7 +10,8 @@ import pytest
 @pytest.mark.slow
 def test_a_coordinator_without_an_address_does_not_start(tmp_path):
     options = ["--run-dir", str(tmp_path), "--attempt", "0a", "--parent", str(os.getpid())]
-    command = [sys.executable, "-m", "holdfast.coordinator.main", *options]
+    control = [sys.executable, "-m", "holdfast.launch.control"]
+    command = [*control, "holdfast.coordinator.main", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "--address" in done.stderr

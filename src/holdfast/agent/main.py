@@ -6,6 +6,7 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -39,7 +40,7 @@ COORDINATOR_TIMEOUT_S = 600.0
 """How long an agent of another host continues without a coordinator."""
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Serve until the coordinator says that the run is over; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", required=True)
@@ -52,7 +53,7 @@ def main() -> int:
     parser.add_argument("--forks", type=int, required=True)
     parser.add_argument("--shares", type=SHARES.validate_json, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
@@ -117,7 +118,3 @@ def _serve(options: argparse.Namespace) -> str:
                         f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
                     )
             return agent.exit_reason
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

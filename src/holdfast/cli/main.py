@@ -6,6 +6,7 @@ import sys
 from typing import Final
 
 from holdfast.cli.output import checked_output
+from holdfast.launch.collector import without_collector
 from holdfast.launch.spawn import WORKER, spawn
 
 WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent", "doctor"}
@@ -27,7 +28,8 @@ def main() -> None:
     at_once = new and not elsewhere and not {"-h", "--help", "--dry-run"} & set(words)
     spawned = spawn(WORKER) if at_once else None
     try:
-        from holdfast.cli import app  # while the fork server imports torch
+        with without_collector():
+            from holdfast.cli import app  # while the fork server imports torch
 
         with checked_output():
             app.run(spawned)

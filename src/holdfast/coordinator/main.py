@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from holdfast.rundir.run_directory import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRETS
 from holdfast.wire import debug_file
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Serve one run until its end; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--joining", type=int, default=0)
     parser.add_argument("--collects", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     die_with_parent(options.parent)
     leave_signals_to_parent()
     try:
@@ -83,7 +84,3 @@ def _serve(options: argparse.Namespace) -> None:
             path = run_dir / "logs" / (CRASH_DUMP if debug_log.error else DEBUG_LOG)
             with suppress(OSError):  # the disk is full: it is for debugging only
                 debug_file.write(path, debug_log)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

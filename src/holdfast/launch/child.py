@@ -55,11 +55,11 @@ class Child:
         Raises:
             OSError: It cannot be started.
         """
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        words = [f"--{name}={value}" for name, value in {**options, "parent": os.getpid()}.items()]
         with log.open("ab") as output:
             begin = output.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *words, "--parent", str(os.getpid())],
+                [sys.executable, "-m", "holdfast.launch.control", module, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -24,13 +23,13 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from holdfast.errors import JobError, ProtocolError
+from holdfast.launch.collector import without_collector
 from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
@@ -59,7 +58,7 @@ def main() -> None:
     # worker prints is in its log before the worker dies
     for number in STOP_SIGNALS:
         signal.signal(number, _leave_to_agent)
-    with _without_collector():
+    with without_collector():
         entry = importlib.import_module(options.entry)
         entry.warm_up()
     assert _num_threads() == 1, "the imports started a thread; forking would not be safe"
@@ -69,6 +68,9 @@ def main() -> None:
             name, text = json.load(memory)
         entry.keep_task(name, base64.b64decode(text))
     _Server(Channel(socket.socket(fileno=options.socket)), entry).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(os.EX_OK)  # the interpreter would first free all modules, one after the other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +159,7 @@ class _Server:
             assert not self._agents, "a fork server prepares before it forks"
             os.environ.update(request.variables)
             _start_over(self._code)  # which sends ReadyMessage again
-        with _without_collector():
+        with without_collector():
             if request.code is not None:
                 self._code = request.code
                 self._entry.keep_task(request.code[0], base64.b64decode(request.code[1]))
@@ -230,21 +232,6 @@ def _let_children_end() -> None:
         after()
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Import without the garbage collector, and exclude the imported objects from it.
-
-    It would scan a growing heap of modules repeatedly, which takes a quarter of the time that torch
-    takes to import. In workers it would write to, and so copy, pages that all of them share.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _num_threads() -> int:
