@@ -103,15 +103,12 @@ def test_agents_do_not_see_the_keys_of_the_run():
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_commands_of_services_exist(name):
-    import typer
+    from holdfast.cli.on_demand import command
 
-    from holdfast.cli.app import app
-
-    commands = typer.main.get_command(app).commands
     service = SERVICES[name]
     if "entrypoint" not in service:
-        command, *words = service["command"]
-        known = {option for param in commands[command].params for option in param.opts}
+        first, *words = service["command"]
+        known = {option for param in command(first).params for option in param.opts}
         assert {word for word in words if word.startswith("--")} <= known
 
 

@@ -4,81 +4,33 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import metadata
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from holdfast.cli import chaos, drill, jobs, train
-from holdfast.cli import run as script
-from holdfast.cli.checkpoint import group as checkpoint
-from holdfast.cli.cluster import agent, coordinator, doctor, hosts, pods, profile, render, token
-from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
-from holdfast.cli.observe import (
-    audit,
-    breakdown,
-    dashboard,
-    events,
-    export,
-    goodput,
-    metrics,
-    runs,
-    top,
-    track,
-)
+from holdfast.cli.on_demand import OnDemand, command
+from holdfast.cli.status import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
 from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
-from holdfast_bench.cli import (
-    report,
-    suite,  # noqa: F401  # adds commands
-)
-from holdfast_bench.cli.bench import app as bench
 
 
 def _version(is_asked: bool) -> None:
     if is_asked:
+        from importlib import metadata
+
         print(metadata.version("holdfast"))
         raise typer.Exit
 
 
-_HELP: Final = {"help_option_names": ["-h", "--help"]}
-
 app = typer.Typer(
-    context_settings=_HELP,
+    cls=OnDemand,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train PyTorch models on machines that fail and differ, and get the same weights.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
-app.command("run", context_settings={"allow_interspersed_args": False, **_HELP})(script.run)
-app.command("coordinator")(coordinator.coordinator)
-app.command("agent")(agent.agent)
-app.command("token")(token.token)
-app.command("audit")(audit.audit)
-app.command("chaos")(chaos.chaos)
-app.command("dashboard")(dashboard.dashboard)
-app.command("doctor")(doctor.doctor)
-app.command("drill")(drill.drill)
-app.command("breakdown")(breakdown.breakdown)
-app.command("events")(events.events)
-app.command("export")(export.export)
-app.command("goodput")(goodput.goodput)
-app.command("jobs")(jobs.jobs)
-app.command("profile")(profile.profile)
-app.command("report")(report.report)
-app.command("runs")(runs.runs)
-app.command("logs")(runs.logs)
-app.command("stop")(runs.stop)
-app.command("top")(top.top)
-app.command("track")(track.track)
-app.add_typer(bench, name="bench")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(hosts.app, name="hosts")
-app.add_typer(metrics.app, name="metrics")
-app.add_typer(pods.app, name="pods")
-app.add_typer(render.app, name="render")
 
 
 @app.callback()
@@ -131,6 +83,5 @@ def _own(words: list[str]) -> list[str]:
     """The words of the command itself, without the arguments of a script."""
     if words[:1] != ["run"]:
         return words
-    command = typer.main.get_group(app).commands["run"]
-    context = command.make_context("run", words[1:], resilient_parsing=True)
+    context = command("run").make_context("run", words[1:], resilient_parsing=True)
     return words[: len(words) - len(context.params["arguments"] or ())]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from holdfast.cli import complete
 from holdfast.errors import JobError
-from holdfast.hardware import profile_file
-from holdfast.hardware.profile_file import Profiles
 from holdfast.rundir.run_directory import EVENTS, RUNS
 from holdfast.sinks.prometheus.address import MetricsAddress
+
+if TYPE_CHECKING:
+    from holdfast.hardware.profile_file import Profiles
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
 """What `--on` takes."""
@@ -117,7 +118,11 @@ def profiles(path: Path | None) -> Profiles | None:
     Raises:
         JobError: It is no such file.
     """
-    return None if path is None else profile_file.read(path)
+    if path is None:
+        return None
+    from holdfast.hardware import profile_file
+
+    return profile_file.read(path)
 
 
 def metrics_address(text: str | None) -> MetricsAddress | None:

@@ -18,7 +18,7 @@ from holdfast.api.result import Result
 from holdfast.api.train import run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import EndingJson, Overrides
-from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
+from holdfast.cli.status import FAILED_STATUS, STOPPED_STATUS
 from holdfast.errors import HoldfastError, JobError
 from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned

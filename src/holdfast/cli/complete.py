@@ -1,4 +1,8 @@
-"""Shell completion of jobs, keys and values."""
+"""Shell completion of jobs, keys and values.
+
+Every command imports this module, and almost none completes: what a job is made of is imported in
+the functions.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from typing import Any
 import typer
 
 from holdfast.errors import JobError
-from holdfast.job import keys, load
 from holdfast.rundir.run_directory import RUNS
 
 
 def job(incomplete: str) -> list[str]:
     """Built-in jobs, and job files and folders that start with `incomplete`."""
+    from holdfast.job import load
+
     head, slash, begun = incomplete.rpartition("/")
     with suppress(OSError):  # no such folder
         near = [path for path in Path(head + slash).iterdir() if path.name.startswith(begun)]
@@ -32,6 +37,8 @@ def run(incomplete: str) -> list[str]:
 
 def override(context: typer.Context) -> list[str]:
     """Keys of the job, each with the words that it accepts, or with its current value."""
+    from holdfast.job import keys
+
     # bash splits `key=value` into three words, and typer drops a `=` at the end.
     given = f"{' '.join(context.params.get('overrides') or [])} ".replace(" = ", "=").split()
     values = _values(context.params.get("job") or "", given)
@@ -45,6 +52,8 @@ def override(context: typer.Context) -> list[str]:
 
 def _values(name: str, overrides: list[str]) -> dict[str, Any]:
     """The values of the job so far, with all defaults if it is valid."""
+    from holdfast.job import load
+
     try:
         given = load.source(name)
     except JobError:

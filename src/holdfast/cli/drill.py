@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.arguments import EndingJson, JobName, Overrides
-from holdfast.cli.ending import FAILED_STATUS, STOPPED_STATUS
+from holdfast.cli.status import FAILED_STATUS, STOPPED_STATUS
 from holdfast.errors import JobError
 from holdfast.faults.drill import (
     KINDS,

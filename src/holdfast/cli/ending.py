@@ -6,22 +6,13 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
 
 import typer
 
 from holdfast.api.attended import RunResult
+from holdfast.cli.status import STOPPED_STATUS
 from holdfast.errors import HoldfastError, RankTraceback
 from holdfast.sinks.terminal import closing_table
-
-FAILED_STATUS: Final = 1
-"""Exit status of a run that failed."""
-
-USAGE_STATUS: Final = 2
-"""Exit status of a mistake in the job or the command line."""
-
-STOPPED_STATUS: Final = 130
-"""Exit status after a signal stopped the run."""
 
 
 def run_and_print(

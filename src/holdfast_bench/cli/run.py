@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.errors import BenchmarkFailed
 from holdfast_bench.results.measure import measure
 from holdfast_bench.results.result import Result

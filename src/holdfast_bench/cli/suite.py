@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.arguments import Json
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.errors import JobError
 from holdfast.job.mistakes import nearest
 from holdfast_bench.cli.bench import app

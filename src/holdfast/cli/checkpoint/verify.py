@@ -20,7 +20,7 @@ from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.checkpoint.verify import CheckpointUnreadable, examine
 from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.reading import reachable, reading
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.errors import CheckpointError
 from holdfast.record.units import NBSP, count, size
 

@@ -16,7 +16,7 @@ from holdfast.api.reserve import engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.joining import Port, endpoint_at
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs

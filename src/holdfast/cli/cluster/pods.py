@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.ending import STOPPED_STATUS
+from holdfast.cli.status import STOPPED_STATUS
 from holdfast.clusters.engines.kubernetes.pod_commands import PodCommands
 from holdfast.clusters.engines.kubernetes.pods import Pods
 from holdfast.errors import EngineError, JobError

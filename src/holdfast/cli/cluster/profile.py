@@ -14,7 +14,7 @@ from holdfast.api.reserve import count_hosts, engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.profile_view import show
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.peers.other import Part, follow
 from holdfast.doctor.peers.profiling import ProfilingPlan, profile_placed
