@@ -20,7 +20,10 @@ from threading import Event
 import pytest
 import torch
 
+from holdfast.api.missing_checkpoint_check import accept_older
 from holdfast.api.script import run_script
+from holdfast.checkpoint import names
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.cli import app
 from holdfast.faults.target import Target
 from holdfast.job import load
@@ -120,6 +123,15 @@ def train(forks, tmp_path):
             return run_in(directory, options, sinks, placement=Placement(profile=profile))
 
     return run
+
+
+def back_to(run, step):
+    """Have a run resume from an older checkpoint."""
+    store = CheckpointStore.of_run(run)
+    for name in store.committed():
+        if names.step_of(name) > step:
+            store.delete(name)
+    accept_older(run)
 
 
 @contextmanager

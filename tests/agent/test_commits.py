@@ -5,6 +5,7 @@ import json
 import math
 import os
 import select
+import shutil
 import socket
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ from holdfast.checkpoint.manifest import Parent
 from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
@@ -35,6 +37,19 @@ from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.rundir.json_lines import EventLog
 from keys import seal_of, signing_key
 
+LISTS_OF_TWO_LOOKS = 6
+"""The most listings by which a storage has been looked at once, and again."""
+
+
+class CountingStorage(DirectoryStorage):
+    """A directory that counts how often it was to be listed."""
+
+    lists = 0
+
+    def names(self):
+        self.lists += 1
+        return super().names()
+
 
 @pytest.fixture
 def checkpoints(tmp_path):
@@ -42,7 +57,7 @@ def checkpoints(tmp_path):
     root.mkdir()
     with (
         EventLog(tmp_path / "events.jsonl") as log,
-        host_checkpoints(root, 9, log) as found,
+        host_checkpoints(root, 9, log, CheckpointStore(CountingStorage(root))) as found,
     ):
         yield found, root
 
@@ -144,29 +159,112 @@ def test_what_was_staged_before_a_generation_ended_is_published_in_the_next(chec
     assert store_in(root).committed() == ["step-00000003"]
 
 
-def test_a_storage_that_is_out_of_reach_for_a_moment_is_listed_again(checkpoints):
+def not_listable(root):
+    root.touch()
+    return root.unlink
+
+
+def unmounted(root):
+    root.mkdir()  # the empty directory below the mount point
+    return root.rmdir
+
+
+def of_another_time(root):
+    root.mkdir()
+    (root / "step-00000002").mkdir()
+    return lambda: shutil.rmtree(root)
+
+
+def dangling(root):
+    root.symlink_to("not-mounted")
+    return root.unlink
+
+
+def in_a_loop(root):
+    root.symlink_to(root.name)
+    return root.unlink
+
+
+def moved(_):
+    return lambda: None
+
+
+def taken_away(root, instead):
+    """Take the storage away; returns what brings it back."""
+    away = root.rename(root.with_name("away"))
+    remove = instead(root)
+
+    def bring_back():
+        remove()
+        away.rename(root)
+
+    return bring_back
+
+
+def manifest_taken_away(root, instead):
+    return taken_away(root / "step-00000003" / "manifest.json", instead)
+
+
+INSTEAD = [not_listable, unmounted, of_another_time, dangling, in_a_loop, moved]
+AWAY = [
+    *((taken_away, each) for each in INSTEAD),
+    *((manifest_taken_away, each) for each in (unmounted, in_a_loop)),
+]
+
+
+@pytest.mark.parametrize(("take", "instead"), AWAY)
+def test_a_storage_that_is_out_of_reach_for_a_moment_is_listed_again(
+    checkpoints, monkeypatch, take, instead
+):
     found, root = checkpoints
+    storage = found._store.storage
+    monkeypatch.setattr("holdfast.checkpoint.recorded.PAUSE_S", 0.01)
+    commit(found, root, 2)
     commit(found, root, 3)
-    root.rename(root.with_name("away"))
-    root.touch()  # so that it cannot be listed
+    bring_back, before = take(root, instead), storage.lists
     found.perform(FindCheckpoint(2))
     found.perform(FindCheckpoint(3))
-    root.unlink()
-    root.with_name("away").rename(root)
+    wait_until(lambda: storage.lists >= before + LISTS_OF_TWO_LOOKS)
+    assert not found.results(), "nothing is known of the checkpoints"
+    bring_back()
     newest = CheckpointFound(3, StoredCheckpoint(step=3, name="step-00000003"))
     wait_until(lambda: newest in found.results())
-    assert found.found == ["step-00000003"]
+    assert found.found == ["step-00000003", "step-00000002"]
 
 
-def test_a_storage_that_stays_out_of_reach_is_not_taken_for_empty(checkpoints, monkeypatch):
+@pytest.mark.parametrize(("take", "instead"), AWAY)
+def test_a_storage_that_stays_out_of_reach_is_not_taken_for_empty(
+    checkpoints, monkeypatch, take, instead
+):
     found, root = checkpoints
-    monkeypatch.setattr("holdfast.agent.checkpoints.LIST_TIMEOUT_S", 0.0)
-    root.rmdir()
-    root.touch()
+    monkeypatch.setattr("holdfast.checkpoint.recorded.LIST_TIMEOUT_S", 0.0)
+    commit(found, root, 2)
+    commit(found, root, 3)
+    take(root, instead)
     found.perform(FindCheckpoint(2))
     select.select([found], [], [], 60)
-    with pytest.raises(CheckpointError, match=r"checkpoints/? cannot be listed: .*Not a directory"):
+    with pytest.raises(CheckpointError, match=r"cannot be read: |is not there; ") as error:
         found.results()
+    assert str(root) in str(error.value)
+    assert "resume the run" in str(error.value)
+
+
+def test_a_manifest_that_can_be_read_and_is_damaged_is_skipped(checkpoints):
+    found, root = checkpoints
+    commit(found, root, 2)
+    commit(found, root, 3)
+    (root / "step-00000003" / "manifest.json").write_text('{"torn": ')
+    found.perform(FindCheckpoint(2))
+    newest = CheckpointFound(2, StoredCheckpoint(step=2, name="step-00000002"))
+    wait_until(lambda: newest in found.results())
+    assert found.found == ["step-00000003", "step-00000002"], "workers say why they skip it"
+
+
+def test_a_run_that_has_committed_nothing_begins_without_a_directory(checkpoints):
+    found, root = checkpoints
+    root.rmdir()
+    found.perform(FindCheckpoint(2))
+    wait_until(lambda: found.results() == [CheckpointFound(2, None)])
 
 
 def test_memory_is_free_again_once_what_was_staged_in_it_is_written(checkpoints):

@@ -3,9 +3,8 @@
 import itertools
 
 import pytest
-from test_resume_checks import back_to
 
-from conftest import sampled
+from conftest import back_to, sampled
 from holdfast.checkpoint.store import CheckpointStore
 
 pytestmark = pytest.mark.slow

@@ -1,10 +1,8 @@
 """The larger models keep the promise: the same weights, whoever computes and however."""
 
-import shutil
-
 import pytest
 
-from conftest import TASKS, metrics_of, sampled
+from conftest import TASKS, back_to, metrics_of, sampled
 from holdfast.job.load import check
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
@@ -51,8 +49,7 @@ def test_weights_are_the_same_for_any_workers_across_resume_and_recomputed(train
         assert train(workers=workers, **job)["weights_sha256"] == whole
     recomputed = {**job, "model": {**job["model"], "gradient_checkpointing": True}}
     assert train(workers=2, **recomputed)["weights_sha256"] == whole
-    for late in sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(late)
+    back_to(tmp_path / "run", 3)
     resumed = train(run_dir=tmp_path / "run", resume=True, workers=3, **job)
     assert resumed["weights_sha256"] == whole
 
@@ -78,8 +75,7 @@ def test_a_language_model_learns_more_than_the_frequencies_of_bytes(train, name,
 def test_gradient_checkpointing_may_be_changed_when_a_run_is_resumed(train, tmp_path):
     keys = {**JOBS["gpt"], "checkpoint": {"every_steps": 3, "keep": 9}}
     whole = train(run_dir=tmp_path / "run", **keys)
-    for late in sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(late)
+    back_to(tmp_path / "run", 3)
     keys["model"] = {**keys["model"], "gradient_checkpointing": True}
     resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
     assert resumed["weights_sha256"] == whole["weights_sha256"]

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from conftest import TASKS, events_of, sampled
+from conftest import TASKS, back_to, events_of, sampled
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
@@ -28,14 +28,6 @@ def rewrite(run, **fields):
     found = newest(run).model_copy(update=fields)
     path = run / "checkpoints" / names.checkpoint_name(found.step) / MANIFEST
     path.write_text(found.sealed().model_dump_json())
-
-
-def back_to(run, step):
-    """Have the run resume from an older checkpoint."""
-    store = CheckpointStore.of_run(run)
-    for name in store.committed():
-        if names.step_of(name) > step:
-            store.delete(name)
 
 
 @pytest.mark.soak

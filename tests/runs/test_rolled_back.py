@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from checkpoints import layout_of, save, state_of, store_in
-from holdfast.api.missing_checkpoint_check import check_newest
+from holdfast.api.missing_checkpoint_check import accept_older, check_newest
 from holdfast.errors import JobError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
@@ -96,7 +96,29 @@ def test_what_was_accepted_once_stays_accepted(run):
         check_newest(run)
 
 
+def test_what_the_user_has_accepted_is_no_loss(run):
+    lose(run, 20)
+    accept_older(run)
+    check_newest(run)
+    lose(run, 10)
+    with pytest.raises(JobError, match="the checkpoint of step 10"):
+        check_newest(run)
+    accept_older(run)
+    check_newest(run)
+
+
+def test_a_storage_that_cannot_be_listed_is_no_loss_either(run):
+    (run / "checkpoints").rename(run / "away")
+    (run / "checkpoints").symlink_to("checkpoints")
+    for check in (check_newest, accept_older):
+        with pytest.raises(JobError, match=r"checkpoints cannot be read: .*; make the storage"):
+            check(run)
+
+
 def test_checkpoints_of_other_hosts_do_not_count(run):
+    here = str(run / "checkpoints" / "step-00000040")  # that host has a directory of this name
+    note(run, "checkpoint-committed", step=40, directory=here, host="b", shipped=True)
+    check_newest(run)
     note(run, "checkpoint-committed", step=30, directory="/there/step-00000030", host="b")
     check_newest(run)
     with EventLog(run / EVENTS) as log:

@@ -2,13 +2,11 @@
 
 import json
 import os
-import shutil
 import threading
 
 import pytest
-from test_resume_checks import back_to
 
-from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, back_to, events_of, metrics_of, sampled
 from holdfast.errors import (
     CheckpointError,
     HoldfastError,
@@ -211,8 +209,7 @@ def test_values_that_are_no_numbers_are_kept_as_they_are(train, tmp_path):
     keys = own("not_numbers", checkpoint={"every_steps": 3, "keep": 9})
     whole = train(run_dir=tmp_path / "run", **keys)
     assert whole["metrics"]["odd"] != whole["metrics"]["odd"]
-    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
-    shutil.rmtree(newest)
+    back_to(tmp_path / "run", 9)
     resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
     assert resumed["weights_sha256"] == whole["weights_sha256"]
 

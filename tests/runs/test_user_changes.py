@@ -1,10 +1,9 @@
 """What user code changes between two steps stays, on every worker and in the checkpoint."""
 
 import pytest
-from test_resume_checks import back_to
 from test_user_state import own
 
-from conftest import TASKS, events_of, sampled
+from conftest import TASKS, back_to, events_of, sampled
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 

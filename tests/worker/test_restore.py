@@ -1,8 +1,11 @@
 """Members with different lists of checkpoints agree on the newest one that any can verify."""
 
+import errno
 import itertools
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy
 import pytest
@@ -78,8 +81,10 @@ def disks(tmp_path, sound):
     return make
 
 
-def restore(hosts, job=JOB):
+def restore(hosts, job=JOB, listed=None):
     """Restore one member on each host, at once; returns what it found or its error, and the state.
+
+    Agents have found the checkpoints that are `listed`, by default those that are there.
 
     No state is transferred here: a member that must receive it has no progress yet.
     """
@@ -91,10 +96,10 @@ def restore(hosts, job=JOB):
         group = SharedMemoryGroup(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
         launch = WorkerSpec(job=job, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
-        listed = checkpoints.store_in(hosts[rank]).committed()
+        names_here = listed or checkpoints.store_in(hosts[rank]).committed()
         replica = replica_of()
         try:
-            found = Restorer(launch, near).restore(replica, group, listed)
+            found = Restorer(launch, near).restore(replica, group, names_here)
         except HoldfastError as error:
             found = error
         near.close()
@@ -235,6 +240,76 @@ def test_unsigned_checkpoints_alone_end_the_run_and_stay(tmp_path):
     assert isinstance(found, CheckpointError)
     assert "is not signed, and only key" in str(found)
     assert committed(root) == [1]
+
+
+@pytest.mark.parametrize("instead", [None, "step-00000002"])
+def test_a_checkpoint_that_is_away_for_a_moment_is_waited_for(disks, monkeypatch, instead):
+    (root,) = disks((1, 2))
+    away = root / "step-00000002"
+    elsewhere = away.rename(root.parent / "away")
+    if instead:
+        away.symlink_to(instead)  # a loop
+    looked = Event()
+
+    def bring_back():
+        looked.wait(60)
+        if instead:
+            away.unlink()
+        elsewhere.rename(away)
+
+    class Looking(DirectoryStorage):
+        def size(self, name, file):
+            try:
+                return super().size(name, file)
+            finally:
+                looked.set()
+
+    monkeypatch.setattr("holdfast.checkpoint.recorded.PAUSE_S", 0.01)
+    monkeypatch.setattr("holdfast.checkpoint.store.DirectoryStorage", Looking)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(bring_back)
+        (((found, _),), rejections) = restore([root], listed=["step-00000002", "step-00000001"])
+    assert (found.step, rejections) == (2, [[]])
+
+
+@pytest.mark.parametrize("instead", [None, "step-00000002"])
+def test_a_checkpoint_that_stays_away_ends_the_run_and_is_not_rejected(disks, monkeypatch, instead):
+    monkeypatch.setattr("holdfast.checkpoint.recorded.LIST_TIMEOUT_S", 0.0)
+    (root,) = disks((1, 2))
+    (root / "step-00000002").rename(root.parent / "away")
+    if instead:
+        (root / "step-00000002").symlink_to(instead)
+    (((found, _),), rejections) = restore([root], listed=["step-00000002", "step-00000001"])
+    assert isinstance(found, CheckpointError)
+    assert "step-00000002" in str(found)
+    assert "resume the run" in str(found)
+    assert rejections == [[]], "its record still names it when the run is resumed"
+
+
+def test_a_checkpoint_that_is_away_on_one_host_is_received_from_another(disks, monkeypatch):
+    monkeypatch.setattr("holdfast.checkpoint.recorded.LIST_TIMEOUT_S", 0.0)
+    hosts = disks((1, 2), (1, 2))
+    (hosts[0] / "step-00000002").rename(hosts[0].parent / "away")
+    results, _ = restore(hosts, listed=["step-00000002", "step-00000001"])
+    assert [(found.step, found.donors) for found, _ in results] == [(2, {0: 1, 1: 1})] * 2
+
+
+def test_a_part_that_cannot_be_read_is_taken_for_damage_and_keeps_its_name(disks, monkeypatch):
+    monkeypatch.setattr("holdfast.checkpoint.recorded.LIST_TIMEOUT_S", 0.0)
+    (root,) = disks((1, 2))
+    broken = root / "step-00000002" / "part-0-of-1.safetensors"
+
+    class Broken(DirectoryStorage):
+        def read(self, name, file, start, into, *, cached=True):
+            if self.root / name / file == broken:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(broken))
+            super().read(name, file, start, into, cached=cached)
+
+    monkeypatch.setattr("holdfast.checkpoint.store.DirectoryStorage", Broken)
+    (((found, _),), ((rejected,),)) = restore([root])
+    assert found.step == 1
+    assert "Input/output error" in rejected.reason
+    assert committed(root) == [2, 1]
 
 
 def test_other_code_is_reported_and_accepted(tmp_path):

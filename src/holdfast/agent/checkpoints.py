@@ -20,6 +20,7 @@ from typing import Final, Self
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names
 from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, Write, complete, prepare
+from holdfast.checkpoint.recorded import find_newest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import (
     CheckpointAction,
@@ -37,14 +38,10 @@ from holdfast.core.events import (
     CheckpointPrepared,
 )
 from holdfast.core.protocol import CheckpointResult, Draft, Part, StoredCheckpoint
-from holdfast.errors import CheckpointError
 from holdfast.rundir.json_lines import EventLog
 
 CLOSE_TIMEOUT_S: Final = 15.0
 """How long the end of an agent may wait for a disk, to which it may write what is staged."""
-LIST_TIMEOUT_S: Final = 30.0
-"""How long a storage may be out of reach when workers are about to restore."""
-_LIST_PAUSE_S: Final = 0.5
 OVER: Final = 1 << 32
 """More than any generation."""
 
@@ -140,7 +137,6 @@ class Checkpoints:
         match action:
             case FindCheckpoint(generation):
                 self._complete_before(generation)
-                self._remove_partial()  # one of them may be a checkpoint that was being replaced
                 return CheckpointFound(generation, self._find())
             case RemovePartialCheckpoints(generation):
                 self._complete_before(generation)
@@ -159,24 +155,19 @@ class Checkpoints:
                 return CheckpointCompleted(completed)
 
     def _find(self) -> StoredCheckpoint | None:
-        """Look for checkpoints, again and again while the storage is out of reach: a run that took
-        them for gone would begin from its first step.
+        """The newest checkpoint; what is partial is removed before, as one of these may be a
+        checkpoint that was being replaced.
 
         Raises:
-            CheckpointError: It stays out of reach.
+            CheckpointError: The storage stays out of reach.
         """
-        deadline = time.monotonic() + LIST_TIMEOUT_S
-        while True:
-            try:
-                self.found = self._store.committed()
-                return self._store.newest()
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise CheckpointError(
-                        f"{self._store.location('')} cannot be listed: {error}; make it readable, "
-                        "then resume the run"
-                    ) from error
-                time.sleep(_LIST_PAUSE_S)
+        self.found, newest = find_newest(
+            self._store, self._log.read, self._log_wait, self._remove_partial
+        )
+        return newest
+
+    def _log_wait(self, reason: str) -> None:
+        self._log.event("storage-awaited", reason=reason, **self._where)
 
     def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from holdfast.api.missing_checkpoint_check import check_newest
+from holdfast.api import missing_checkpoint_check
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.record import registry
@@ -111,8 +111,10 @@ def attend(
         RunDirectory(path, job, resume=resume) as directory,
         metrics_of_run(attendance.metrics, path, job, terminal.print_lines) as counting,
     ):
-        if resume and not accept_older:
-            check_newest(path)
+        if resume and accept_older:
+            missing_checkpoint_check.accept_older(path)
+        elif resume:
+            missing_checkpoint_check.check_newest(path)
         with suppress(OSError):  # no run ends because of a list
             registry.add(path, job.name, placement.engine.name if placement.engine else "local")
         try:

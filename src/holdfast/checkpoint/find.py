@@ -9,7 +9,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.errors import JobError
+from holdfast.errors import CheckpointError, JobError
 
 
 def find_checkpoint(path: Path, *, best: bool = False) -> Path:
@@ -21,16 +21,20 @@ def find_checkpoint(path: Path, *, best: bool = False) -> Path:
 
     Raises:
         JobError: There is none.
+        CheckpointError: The storage cannot be read now.
     """
     if (path / MANIFEST).exists():
         return path.absolute() if not path.name else path
     store = CheckpointStore.of_run(path)
-    newest = store.newest() if path.is_dir() else None
-    if newest is None:
-        raise _none_at(path)
-    if not best:
-        return Path(store.location(newest.name))
-    found = store.manifest(newest.name).best
+    try:
+        newest = store.newest() if path.is_dir() else None
+        if newest is None:
+            raise _none_at(path)
+        if not best:
+            return Path(store.location(newest.name))
+        found = store.manifest(newest.name).best
+    except OSError as error:
+        raise _unreadable(error, path) from None
     if found.value is None:
         raise JobError(
             f"{path} has no best checkpoint; its job must name a metric: evaluation.best"
@@ -71,9 +75,19 @@ def manifest_of(checkpoint: Path) -> Manifest:
     """The manifest of a checkpoint, by its directory.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: It is damaged, or cannot be read now.
     """
-    return store_of(checkpoint).manifest(checkpoint.name)
+    try:
+        return store_of(checkpoint).manifest(checkpoint.name)
+    except OSError as error:
+        raise _unreadable(error, checkpoint) from None
+
+
+def _unreadable(error: OSError, path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{error.filename or path} cannot be read: {error.strerror or error}; see whether its "
+        "storage is mounted, and who owns it"
+    )
 
 
 def _none_at(path: Path) -> JobError:

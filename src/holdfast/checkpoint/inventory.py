@@ -82,7 +82,7 @@ def inventory(store: CheckpointStore, policy: RetentionPolicy) -> list[Item]:
 def _checkpoint(store: CheckpointStore, name: str) -> Item:
     try:
         return Item(name=name, kind=Kind.CHECKPOINT, manifest=store.manifest(name))
-    except CheckpointError as error:
+    except (CheckpointError, OSError) as error:  # the others can still be shown
         return Item(name=name, kind=Kind.DAMAGED, problem=str(error))
 
 

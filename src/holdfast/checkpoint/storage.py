@@ -8,6 +8,8 @@ files under unique keys and one small object for each name, whose conditional pu
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import stat
 from collections.abc import Iterable
@@ -31,7 +33,11 @@ class Storage(Protocol):
         ...
 
     def size(self, name: str, file: str) -> int | None:
-        """The size of a file in bytes; None if there is no such file."""
+        """The size of a file in bytes; None if there is no such file.
+
+        Raises:
+            OSError: Nothing can be read there now.
+        """
         ...
 
     def read(
@@ -95,11 +101,14 @@ class DirectoryStorage:
         return str(self.root / name)
 
     def size(self, name: str, file: str) -> int | None:
-        """See `Storage`; a pipe or a directory is no file."""
+        """See `Storage`; a pipe is no file, and a directory is what a mount leaves in its place."""
+        path = self.root / name / file
         try:
-            status = (self.root / name / file).stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def read(

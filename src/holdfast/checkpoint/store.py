@@ -12,6 +12,8 @@ The one place that lists checkpoints, reads manifests, publishes, deletes and qu
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import Final, Self
 
@@ -49,9 +51,14 @@ class CheckpointStore:
         return sorted(filter(names.is_checkpoint, self.storage.names()), key=names.step_of)[::-1]
 
     def newest(self) -> StoredCheckpoint | None:
-        """The newest checkpoint whose manifest can be read; None if there is none."""
+        """The newest checkpoint whose manifest verifies; None if there is none.
+
+        Raises:
+            OSError: The storage cannot be reached, or a manifest cannot be read now. It may be
+                the newest one, so an older one is no answer.
+        """
         for name in self.committed():
-            with contextlib.suppress(CheckpointError, OSError):
+            with contextlib.suppress(CheckpointError):
                 return StoredCheckpoint(step=self.manifest(name).step, name=name)
         return None
 
@@ -63,11 +70,12 @@ class CheckpointStore:
         """The manifest of a checkpoint, checked as far as possible without reading the parts.
 
         Raises:
-            CheckpointError: It is missing, unreadable or contradicts itself or the files, or it is
-                not signed as it should be.
+            CheckpointError: It is missing or contradicts itself or the files, or it is not signed
+                as it should be.
+            OSError: It cannot be read now, or the checkpoint is not there.
         """
         where = self.location(name)
-        size = self.storage.size(name, MANIFEST)
+        size = self._size(name, MANIFEST)
         if size is None:
             raise CheckpointError(f"{where}/{MANIFEST} is missing, or is not a file")
         text = bytearray(size)
@@ -77,11 +85,25 @@ class CheckpointStore:
         if names.checkpoint_name(manifest.step) != name:
             raise CheckpointError(f"{where} holds the checkpoint of step {manifest.step}")
         for part in manifest.parts:
-            size = self.storage.size(name, part.file)
+            size = self._size(name, part.file)
             if size != part.size_bytes:
                 has = "is missing" if size is None else f"has {size} bytes"
                 raise CheckpointError(f"{where}/{part.file} {has}, not {part.size_bytes} bytes")
         return manifest
+
+    def _size(self, name: str, file: str) -> int | None:
+        """The size of a file of a checkpoint; None if that file is missing.
+
+        Raises:
+            FileNotFoundError: All of the checkpoint is.
+        """
+        size = self.storage.size(name, file)
+        if size is not None:
+            return size
+        if name not in self.storage.names():
+            where = self.location(name)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
+        return self.storage.size(name, file)  # all of it may have come back before it was listed
 
     def prepare(self, manifest: Manifest, attempt: str) -> None:
         """Add the manifest to the draft of an attempt."""

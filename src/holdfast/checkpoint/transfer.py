@@ -41,7 +41,7 @@ def newest_described(store: CheckpointStore) -> CheckpointMessage | None:
 
     Raises:
         CheckpointError: It was damaged meanwhile.
-        OSError: It cannot be read.
+        OSError: It, or a newer one, cannot be read.
     """
     newest = store.newest()
     return None if newest is None else described(store.manifest(newest.name))

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from holdfast.checkpoint import names
+from holdfast.checkpoint.recorded import find_newest
 from holdfast.checkpoint.retention import Retention, RetentionEvent
 from holdfast.checkpoint.retention_events import log_retention_event
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.transfer import described, newest_described, pieces, receive
+from holdfast.checkpoint.transfer import described, pieces, receive
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import CheckpointError
 from holdfast.rundir.json_lines import EventLog
@@ -39,6 +40,9 @@ class CollectedCheckpoints:
         policy: Which ones are kept.
         log: The run's log of events.
 
+    Raises:
+        CheckpointError: The storage stays out of reach.
+
     Attributes:
         is_receiving: Whether one is arriving.
     """
@@ -49,7 +53,10 @@ class CollectedCheckpoints:
         self._retention = Retention(self._store, policy, self._on_retention_event)
         self._store.remove_partial()  # of a coordinator that was killed
         self._damaged = set[str]()
-        self._stored = newest_described(self._store)
+        _, newest = find_newest(
+            self._store, log.read, lambda reason: log.event("storage-awaited", reason=reason)
+        )
+        self._stored = None if newest is None else described(self._store.manifest(newest.name))
         self._expected: tuple[str, CheckpointMessage, float] | None = None
         self._reported = ""
         self.is_receiving = False

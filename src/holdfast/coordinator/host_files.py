@@ -90,8 +90,10 @@ class HostFiles:
         known = self._ends.get(key)
         fresh = content[max(0, (known or message.offset) - message.offset) :]
         is_event = message.file == EVENTS
+        if is_event:
+            fresh = _shipped_events(fresh)
         if fresh and not (known is None and is_event and _is_at_end(target, fresh)):
-            self._append(host, target, _events_in(fresh) if is_event else fresh)
+            self._append(host, target, fresh)
         self._ends[key] = max(known or 0, message.offset + len(content))
         (self._sending.discard if message.is_last else self._sending.add)(host)
         if not self._sending:
@@ -147,9 +149,10 @@ def _content(message: ShipMessage) -> bytes:
     return content
 
 
-def _events_in(content: bytes) -> bytes:
-    """The lines that are events."""
-    return b"".join(line + b"\n" for line in content.splitlines() if _is_event(line))
+def _shipped_events(content: bytes) -> bytes:
+    """The lines that are events, each with a mark: its directories are those of another host."""
+    lines = (line.rstrip() for line in content.splitlines() if _is_event(line))
+    return b"".join(line[:-1] + b', "shipped": true}\n' for line in lines)
 
 
 def _is_event(line: bytes) -> bool:

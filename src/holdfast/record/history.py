@@ -59,6 +59,8 @@ TEMPLATES: Final = {
     "checkpoint-unreadable": "checkpoint of step {step} cannot be read now: {reason}",
     "backup-completed": "checkpoint of step {step} was copied to {url} in {seconds} s",
     "backup-failed": "the backup failed: {reason}",
+    "storage-awaited": "waiting for the storage of checkpoints: {reason}",
+    "older-accepted": "the run was resumed without checkpoints newer than step {step}",
     "run-restored": "run restored from {url} at step {step}",
     "retention-failed": "old checkpoints could not be verified and deleted: {reason}",
     "checkpoint-rejected": "rank {rank} rejected {directory}: {reason}",

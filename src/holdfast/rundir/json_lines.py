@@ -45,6 +45,16 @@ class JsonLines:
         """Append no more."""
         os.close(self._fd)
 
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The objects in the file, oldest first, also if its name is gone meanwhile.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return (
+            value for _, value in _lines(Path(f"/proc/self/fd/{self._fd}")) if value is not None
+        )
+
     def write(self, **values: object) -> None:
         """Append one object."""
         line = b"\n" * self._torn + json.dumps(values).encode() + b"\n"

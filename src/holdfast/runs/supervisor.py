@@ -139,7 +139,9 @@ class RunSupervisor:
 
 def _advice(run_dir: Path) -> str:
     """From which checkpoint a run that has failed can be resumed, if any."""
-    checkpoint = CheckpointStore.of_run(run_dir).newest()
+    checkpoint = None
+    with suppress(OSError):  # the error says more
+        checkpoint = CheckpointStore.of_run(run_dir).newest()
     if checkpoint is None:
         return ""
     return f"; resume the run from its last checkpoint, of step {checkpoint.step}"

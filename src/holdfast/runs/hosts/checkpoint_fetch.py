@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,9 @@ def provide(
         JobError: The checkpoint did not arrive. Without one the run would begin from nothing.
     """
     store, began = CheckpointStore.of_run(run_dir), time.monotonic()
-    newest = store.newest()
+    newest = None
+    with contextlib.suppress(OSError):  # the agent waits if it has a newer one
+        newest = store.newest()
     if newest is not None and newest.step >= offered.step:
         return
     with open_channel(address, credentials) as channel:

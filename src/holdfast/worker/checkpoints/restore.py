@@ -20,6 +20,7 @@ from holdfast.arena.replica import Replica
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import load_state, read_state
+from holdfast.checkpoint.recorded import LIST_TIMEOUT_S, looks
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -76,6 +77,7 @@ class Restorer:
         self._store = CheckpointStore.of_run(Path(spec.run_dir), Seal.of(spec.job.checkpoint))
         self._rejections: list[str] = []
         self._unreadable: set[int] = set()
+        self._away = ""
 
     def restore(
         self,
@@ -129,6 +131,11 @@ class Restorer:
                 if nearby and group.rank in verified:
                     _copy_shares(replica, group, nearby)
                 return self._restored(step, manifest, replica, group, verified)
+            if self._away:  # no member has verified it, and nobody knows that it is damaged
+                raise CheckpointError(
+                    f"{self._away} for {LIST_TIMEOUT_S:.0f} s; make the storage readable, then "
+                    "resume the run"
+                )
             if outcome.is_different and decision.is_held:
                 self._reject(step, "workers have different states for it")
 
@@ -160,21 +167,34 @@ class Restorer:
         return Restored(step=step, donors=donors, progress=progress)
 
     def _load(self, step: int, replica: Replica, index: int, count: int) -> Manifest | None:
-        """Read and verify one of `count` shares of a checkpoint; None if it is rejected."""
+        """Read and verify one of `count` shares of a checkpoint; None if it is rejected.
+
+        What cannot be read is tried again for a while. Then a file that cannot be read, in a
+        checkpoint whose manifest can, is taken for damage of the medium.
+        """
         name = names.checkpoint_name(step)
         chunks = _share(replica, index, count) if count > 1 else None
-        try:
-            manifest = self._store.manifest(name)
-            self._check_weights_config(name, manifest)
-            check_layout(self._store.location(name), manifest.layout, replica.layout)
-            read_into(replica.flat, self._store, name, manifest, chunks)
-        except CheckpointError as error:
-            self._reject(step, str(error))
-        except OSError as error:
-            self._unreadable.add(step)
-            self._reject(step, f"{self._store.location(name)} cannot be read: {error}")
-        else:
-            return manifest
+        self._away = ""
+        for is_last in looks():
+            manifest = None
+            try:
+                manifest = self._store.manifest(name)
+                self._check_weights_config(name, manifest)
+                check_layout(self._store.location(name), manifest.layout, replica.layout)
+                read_into(replica.flat, self._store, name, manifest, chunks)
+            except CheckpointError as error:
+                self._reject(step, str(error))
+                return None
+            except OSError as error:
+                if is_last:
+                    self._unreadable.add(step)
+                    why = f"{self._store.location(name)} cannot be read: {error}"
+                    if manifest is None:
+                        self._away = why
+                    else:
+                        self._reject(step, why)
+            else:
+                return manifest
         return None
 
     def _check_weights_config(self, name: str, manifest: Manifest) -> None:
