@@ -51,14 +51,27 @@ def test_a_given_profile_counts_and_is_logged(tmp_path):
     assert (event["source"], event["scores"]) == ("given", [12.7, 9.1, 3.0])
 
 
+def test_a_score_that_is_not_reliable_is_not_used():
+    device = Device(name="cpu", score=3.0, unreliable={"bf16": 0.0008})
+    assert (device.score_in("bf16"), device.score_in("fp16")) == (0.0, 3.0)
+
+
 @pytest.mark.soak
 @pytest.mark.slow
-def test_without_a_profile_a_host_measures_itself(tmp_path):
+@pytest.mark.parametrize("is_given", [False, True])
+def test_without_a_reliable_profile_a_host_measures_itself(tmp_path, is_given):
+    if is_given:
+        device = {"name": "cpu", "kind": "cpu", "score": 0, "unreliable": {"fp32": 0.0008}}
+        (tmp_path / PROFILE).write_text(json.dumps({"hosts": {"*": {"devices": [device]}}}))
     cpu = context(tmp_path)
     cpu = replace(cpu, job=cpu.job.model_copy(update={"device": "cpu"}))
     with EventLog(tmp_path / EVENTS) as log:
         run = with_devices(cpu, log)
     [score] = set(scores(run))
-    assert score > 0
     [event] = events_of(tmp_path)
-    assert event["source"] == "measured"
+    if event["event"] == "host-not-profiled":  # it was busy
+        assert "do not agree; the host is busy" in event["reason"]
+        assert score == 0.0
+    else:
+        assert (event["event"], event["source"]) == ("host-profiled", "measured")
+        assert 0.0 < score != 0.0008

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -53,13 +54,39 @@ def test_cards_of_a_driver_are_shown_scored_and_passed_on(tmp_path, gpus):
     *cards, cpu = host["devices"]
     assert [each["score"] for each in cards] == pytest.approx([HOT_TFLOPS, COOL_TFLOPS])
     assert [each["capability"] for each in cards] == ["8.6", "7.5"]
-    assert cpu["tflops"]["fp32"] > 0
+    assert {**cpu["unreliable"], **cpu["tflops"]}["fp32"] > 0
 
     words = ("train", "digits", "workers=2", "epochs=1", "--run", "run")
     status, _, err = holdfast(tmp_path, *words, "--profile", "cluster.json")
     assert status == 0, err
     assert json.loads((tmp_path / "run" / "profile.json").read_text())["hosts"]
     assert events_of(tmp_path / "run", "host-profiled") == [], "an even balance needs no scores"
+
+
+@contextmanager
+def busy():
+    """Other processes that use all cores."""
+    work = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(work) for _ in range(2 * os.cpu_count())]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.soak
+def test_a_busy_host_has_scores_on_which_rounds_agree_or_none(tmp_path):
+    with busy():
+        status, out, err = holdfast(tmp_path, "profile", "--json", CUDA_VISIBLE_DEVICES="")
+    assert status == 0, err
+    [host] = json.loads(out)["hosts"].values()
+    cpu = host["devices"][-1]
+    measured = {*cpu["tflops"], *(["copies"] if cpu["memory_bytes_per_s"] else [])}
+    assert not measured & cpu["unreliable"].keys()
+    assert measured | cpu["unreliable"].keys() == {"fp32", "bf16", "fp16", "copies"}
+    assert cpu["score"] == cpu["tflops"].get("fp32", 0.0)
 
 
 @pytest.mark.soak

@@ -21,8 +21,9 @@ from holdfast.rundir.run_directory import PROFILE
 def with_devices(run: RunContext, log: EventLog) -> RunContext:
     """The run with the devices of this host, if the job asks for scores.
 
-    They are those of the run's profile; if it has none of this host, they are measured. A host that
-    cannot be measured has no scores; see `worker.balancing` for what follows.
+    They are those of the run's profile; if it has none of this host, or none that is reliable, they
+    are measured. A host that cannot be measured, or is too busy for that, has no scores; see
+    `worker.balancing` for what follows.
 
     Raises:
         JobError: The profile is damaged.
@@ -38,6 +39,10 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
             log.event("host-not-profiled", reason=str(error), **run.where)
             return run
     names = ", ".join(each.name for each in devices)
+    if not all(_is_reliable(each, job) for each in devices):
+        reason = f"the rounds of {names} in {job.precision} do not agree; the host is busy"
+        log.event("host-not-profiled", reason=reason, **run.where)
+        return run
     scores = [round(each.score_in(job.precision), 4) for each in devices]
     rates = [each.memory_bytes_per_s for each in devices]
     log.event(
@@ -57,4 +62,9 @@ def _given(job: TrainJob, run_dir: Path) -> tuple[Device, ...]:
     if not path.exists():
         return ()
     host = profile_file.read(path).of(socket.gethostname())
-    return () if host is None else host.used_by(job.device)
+    devices = () if host is None else host.used_by(job.device)
+    return devices if all(_is_reliable(each, job) for each in devices) else ()
+
+
+def _is_reliable(device: Device, job: TrainJob) -> bool:
+    return job.precision not in device.unreliable

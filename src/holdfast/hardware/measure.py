@@ -84,17 +84,9 @@ def scores(wanted: str, precision: Precision) -> HostProfile:
 
 def _cpu(precisions: Sequence[Precision], *, bandwidth: bool) -> Device:
     cpu = torch.device("cpu")
-    tflops = {each: rates.tflops(cpu, each, LIMIT_S) for each in precisions}
-    copied = rates.copy_bytes_per_s(cpu, LIMIT_S, available().size_bytes) if bandwidth else None
-    return Device(
-        name=model_name(),
-        kind="cpu",
-        source="measured",
-        score=tflops.get("fp32", max(tflops.values())),
-        cores=usable_cores(),
-        tflops=tflops,
-        memory_bytes_per_s=copied,
-    )
+    reported = Device(name=model_name(), kind="cpu", score=0.0, cores=usable_cores())
+    found = _with_scores(reported, cpu, precisions)
+    return _with_copies(found, cpu, available().size_bytes) if bandwidth else found
 
 
 def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Device:
@@ -111,31 +103,40 @@ def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Devic
     if known is not None:
         reported = _estimated(known)
     try:
-        measured = _measured_gpu(number, tuple(rates.DTYPES))
+        device = torch.device("cuda", number)
         free, total = torch.cuda.mem_get_info(number)
-        copied = rates.copy_bytes_per_s(torch.device("cuda", number), LIMIT_S, free)
+        measured = _with_scores(reported, device, tuple(rates.DTYPES))
+        measured = _with_copies(measured, device, free)
     except RuntimeError as error:  # such as too little free memory
         notes.append(f"GPU {number} could not be measured: {str(error).partition(chr(10))[0]}")
         return reported
-    return replace(
-        reported,
-        source="measured",
-        score=measured.score,
-        tflops=measured.tflops,
-        memory_bytes=total,
-        memory_bytes_per_s=copied,
-    )
+    return replace(measured, memory_bytes=total)
 
 
 def _measured_gpu(number: int, precisions: Sequence[Precision]) -> Device:
-    device = torch.device("cuda", number)
-    tflops = {each: rates.tflops(device, each, LIMIT_S) for each in precisions}
-    return Device(
-        name=torch.cuda.get_device_name(number),
+    reported = Device(name=torch.cuda.get_device_name(number), score=0.0)
+    return _with_scores(reported, torch.device("cuda", number), precisions)
+
+
+def _with_scores(reported: Device, device: torch.device, precisions: Sequence[Precision]) -> Device:
+    """A device with what it reaches in some precisions, the first of which is its score."""
+    found = {each: rates.tflops(device, each, LIMIT_S) for each in precisions}
+    tflops = {each: one.rate for each, one in found.items() if one.is_reliable}
+    return replace(
+        reported,
         source="measured",
-        score=tflops.get("fp32", max(tflops.values())),
+        score=tflops.get(precisions[0], 0.0),
         tflops=tflops,
+        unreliable={each: one.rate for each, one in found.items() if not one.is_reliable},
     )
+
+
+def _with_copies(scored: Device, device: torch.device, free_bytes: int) -> Device:
+    """A device with the rate of copies within its memory."""
+    copied = rates.copy_bytes_per_s(device, LIMIT_S, free_bytes)
+    if copied.is_reliable:
+        return replace(scored, memory_bytes_per_s=copied.rate)
+    return replace(scored, unreliable={**scored.unreliable, "copies": copied.rate})
 
 
 def _estimated(gpu: DriverGpu) -> Device:

@@ -49,13 +49,15 @@ class Device:
 
     Attributes:
         name: What its maker calls it.
-        score: TFLOPS in fp32; 0 if that is not known.
+        score: TFLOPS in fp32; 0 if that is not known, or not reliable.
         kind: What it is.
         source: Whether the score was measured, estimated from what the device reports, or given by
             a person.
         cores: CPU cores that can be used, or CUDA cores.
         memory_bytes: Its memory.
         tflops: Measured in matrix products.
+        unreliable: Rates whose rounds did not agree, because other processes used the device. They
+            are shown and not used.
         memory_bytes_per_s: Measured in a copy: what is read and what is written.
         capability: The version of what a GPU can do (CUDA compute capability).
         state: Of a GPU.
@@ -70,12 +72,15 @@ class Device:
     cores: Annotated[int, Field(ge=1)] | None = None
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
     tflops: dict[Precision, Rate] = field(default_factory=dict)
+    unreliable: dict[Precision | Literal["copies"], Rate] = field(default_factory=dict)
     memory_bytes_per_s: Rate | None = None
     capability: str = ""
     state: GpuState | None = None
 
     def score_in(self, precision: Precision) -> float:
-        """TFLOPS in a precision; its score where that was not measured."""
+        """TFLOPS in a precision; its score where that was not measured, 0 if it is not reliable."""
+        if precision in self.unreliable:
+            return 0.0
         return self.tflops.get(precision, self.score)
 
 

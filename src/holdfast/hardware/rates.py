@@ -1,17 +1,21 @@
 """Rates: matrix products and copies of a device, by torch.
 
-The best of many short rounds counts: other processes can make a round slower, never faster.
+The best of many short rounds counts, if they agree; see `rounds`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
 
 from holdfast.hardware.profile import Precision
+from holdfast.hardware.rounds import Round, Timing, timing
 
 DTYPES: Final[dict[Precision, torch.dtype]] = {
     "fp32": torch.float32,
@@ -28,9 +32,29 @@ COPY_BYTES: Final = 256 << 20
 ROUND_S: Final = 0.01
 """A round has as many calls as take this long: a clock and a launch must not count."""
 MIN_ROUNDS: Final = 3
+PATIENCE: Final = 5
+"""How many times as long rounds that do not agree are repeated."""
 
 
-def tflops(device: torch.device, precision: Precision, limit_s: float) -> float:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured rate.
+
+    Attributes:
+        rate: Per second.
+        is_reliable: Whether the rounds have agreed on it.
+    """
+
+    rate: float
+    is_reliable: bool
+
+    @classmethod
+    def of(cls, work: float, found: Timing) -> Measured:
+        """The rate of so much work in so much time."""
+        return cls(work / found.seconds, found.is_reliable)
+
+
+def tflops(device: torch.device, precision: Precision, limit_s: float) -> Measured:
     """TFLOPS of matrix products; a multiplication and an addition are two operations.
 
     Args:
@@ -42,13 +66,14 @@ def tflops(device: torch.device, precision: Precision, limit_s: float) -> float:
     if device.type == "cpu":
         small = _product(device, precision, SMALL_SIDE)
         small()
-        if _seconds(small, device, 1) * (side / SMALL_SIDE) ** 3 > SLOW_S:
+        once_s = min(_round(small, device, 1).seconds for _ in range(MIN_ROUNDS))
+        if once_s * (side / SMALL_SIDE) ** 3 > SLOW_S:
             side = SMALL_SIDE
     product = _product(device, precision, side)
-    return 2e-12 * side**3 / best_s(product, device, limit_s)
+    return Measured.of(2e-12 * side**3, best_s(product, device, limit_s))
 
 
-def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> float:
+def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> Measured:
     """Bytes read and written per second by a copy within the device's memory.
 
     Args:
@@ -59,19 +84,25 @@ def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> f
     numbers = max(1, min(COPY_BYTES, free_bytes // 8) // 4)
     source = torch.ones(numbers, device=device)
     target = torch.empty_like(source)
-    return 8 * numbers / best_s(lambda: target.copy_(source), device, limit_s)
+    return Measured.of(8 * numbers, best_s(lambda: target.copy_(source), device, limit_s))
 
 
-def best_s(work: Callable[[], object], device: torch.device, limit_s: float) -> float:
-    """Seconds that one call of `work` takes, in the best of the rounds that fit into `limit_s`."""
+def best_s(work: Callable[[], object], device: torch.device, limit_s: float) -> Timing:
+    """Seconds that one call of `work` takes, in the best of the rounds that fit into `limit_s`, or
+    into a few times that if these do not agree.
+    """
     work()  # the first call chooses kernels and touches memory
-    once_s = _seconds(work, device, 1)
+    once_s = min(_round(work, device, 1).seconds for _ in range(MIN_ROUNDS))
     calls = max(1, int(ROUND_S / once_s))
-    best, rounds, until = once_s, 0, time.perf_counter() + limit_s
-    while rounds < MIN_ROUNDS or time.perf_counter() < until:
-        best = min(best, _seconds(work, device, calls) / calls)
-        rounds += 1
-    return best
+    began = time.perf_counter()
+    rounds = [_round(work, device, calls) for _ in range(MIN_ROUNDS)]
+    found = timing(rounds)
+    while True:
+        spent_s = time.perf_counter() - began
+        if spent_s >= (limit_s if found.is_reliable else PATIENCE * limit_s):
+            return found
+        rounds.append(_round(work, device, calls))
+        found = timing(rounds)
 
 
 def _product(device: torch.device, precision: Precision, side: int) -> Callable[[], object]:
@@ -81,14 +112,27 @@ def _product(device: torch.device, precision: Precision, side: int) -> Callable[
     return lambda: torch.mm(left, right, out=result)
 
 
-def _seconds(work: Callable[[], object], device: torch.device, calls: int) -> float:
-    """Seconds until so many calls are done."""
+def _round(work: Callable[[], object], device: torch.device, calls: int) -> Round:
+    """A round of so many calls, as seconds of one."""
     _await(device)
+    waited_s = _waited_s()
     began = time.perf_counter()
     for _ in range(calls):
         work()
     _await(device)
-    return time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    return Round(seconds=seconds / calls, waited_s=(_waited_s() - waited_s) / calls)
+
+
+def _waited_s() -> float:
+    """Seconds that the threads of this process have waited for a processor (proc_pid_schedstat(5));
+    0 where the kernel does not count that, so that only the agreement of rounds counts.
+    """
+    total_ns = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError, IndexError, ValueError):  # it has ended, or there is no such file
+            total_ns += int((task / "schedstat").read_text().split()[1])
+    return 1e-9 * total_ns
 
 
 def _await(device: torch.device) -> None:

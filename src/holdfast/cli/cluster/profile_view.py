@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from rich.console import Console
 from rich.filesize import decimal as in_words
 from rich.table import Table
 
-from holdfast.hardware.profile import Device, Disk, GpuState, HostLink, HostProfile, Memory
+from holdfast.hardware.profile import (
+    Device,
+    Disk,
+    GpuState,
+    HostLink,
+    HostProfile,
+    Memory,
+    Precision,
+)
 from holdfast.hardware.profile_file import Profiles
 
-UNKNOWN = "-"
-_COLUMNS = ("", "device", "score", "relative", "fp32", "bf16", "fp16", "memory", "copies")
+UNKNOWN: Final = "-"
+PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "bf16", "fp16")
+_UNRELIABLE: Final = " (not reliable)"
+_COLUMNS = ("", "device", "score", "relative", *PRECISIONS, "memory", "copies")
 _LINK_COLUMNS = ("link from", "to", "latency", "bandwidth")
 
 
@@ -77,15 +88,27 @@ def _labelled(prefix: str, host: HostProfile) -> Iterator[tuple[str, Device]]:
 def _cells(device: Device, slowest: float) -> list[str]:
     cores = f", {device.cores} cores" if device.cores else ""
     mark = " (estimate)" if device.source == "estimated" and device.score else ""
-    rates = [_rounded(device.tflops.get(each)) for each in ("fp32", "bf16", "fp16")]
+    rates = [_tflops(device, each) for each in PRECISIONS]
     return [
         f"{device.name}{cores}",
-        f"{_rounded(device.score or None)}{mark}",
+        f"{_rounded(device.score)}{mark}" if device.score else UNKNOWN,
         f"{device.score / slowest:.1f}x" if device.score and slowest else UNKNOWN,
         *rates,
         _size(device.memory_bytes),
-        _rate(device.memory_bytes_per_s),
+        _copies(device),
     ]
+
+
+def _tflops(device: Device, precision: Precision) -> str:
+    if precision in device.unreliable:
+        return f"{_rounded(device.unreliable[precision])}{_UNRELIABLE}"
+    return _rounded(device.tflops.get(precision))
+
+
+def _copies(device: Device) -> str:
+    if "copies" in device.unreliable:
+        return f"{_rate(device.unreliable['copies'])}{_UNRELIABLE}"
+    return _rate(device.memory_bytes_per_s)
 
 
 def _state(state: GpuState) -> str:
@@ -109,6 +132,11 @@ def _rest(prefix: str, host: HostProfile) -> Iterator[str]:
     for label, device in _labelled(prefix, host):
         if device.state is not None:
             yield f"{label}: {_state(device.state)}"
+        if device.unreliable:
+            yield (
+                f"{label}: rounds of {', '.join(device.unreliable)} do not agree, so nothing uses "
+                "these rates; measure again when no other process uses the host"
+            )
     if host.memory is not None:
         yield f"{prefix}{_memory(host.memory)}"
     if host.disk is not None:
