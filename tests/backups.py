@@ -6,7 +6,6 @@ from checkpoints import layout_of, save, state_of
 from conftest import SMALL
 from holdfast.checkpoint.manifest import Best
 from holdfast.checkpoint.remote.open import open_store
-from holdfast.checkpoint.remote.retrying import Patience
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.job import load
 from holdfast.rundir.json_lines import EventLog
@@ -14,7 +13,6 @@ from holdfast.rundir.run_directory import RunDirectory
 from holdfast.sinks.backup.run_copy import name_of
 from holdfast.sinks.backup.uploader import Uploader
 
-PATIENT = Patience(pause_s=0.001, deadline_s=0.05, missing_s=0.01)
 LAYOUT = layout_of(4)
 
 
@@ -49,7 +47,7 @@ class FakeRun:
         """Copy the run: each of `happens` is called between two looks for new checkpoints, then
         the run has ended. Returns whether all was copied.
         """
-        objects = objects or open_store(f"{self.backup['to']}/{self.copy}", {}, PATIENT)
+        objects = objects or open_store(f"{self.backup['to']}/{self.copy}", {})
         left = list(happens)
 
         def await_end(timeout_s):

@@ -1,9 +1,7 @@
 """Stores for tests: a server of S3 in this process, and a store that is slow to show things."""
 
-import errno
 import logging
 import os
-import threading
 import urllib.request
 from contextlib import contextmanager
 
@@ -41,9 +39,8 @@ def make_bucket(name):
     urllib.request.urlopen(request).close()
 
 
-class Troubled:
-    """A store like a network file system under load: the first use of every name fails, and a
-    listing shows a new object only after it was listed so many times.
+class Late:
+    """A store that shows a new object only after it was listed so many times.
 
     Args:
         objects: The store behind it.
@@ -51,21 +48,7 @@ class Troubled:
     """
 
     def __init__(self, objects, late=2):
-        self.url, self._objects, self._late = objects.url, objects, late
-        self._used, self._listed, self._lock = set(), {}, threading.Lock()
-        self.failures = 0
-
-    def put(self, name, data, *, new=False):
-        self._fail_first("put", name)
-        return self._objects.put(name, data, new=new)
-
-    def get(self, name):
-        self._fail_first("get", name)
-        return self._objects.get(name)
-
-    def size(self, name):
-        self._fail_first("size", name)
-        return self._objects.size(name)
+        self.url, self._objects, self._late, self._listed = objects.url, objects, late, {}
 
     def children(self, folder):
         shown = []
@@ -75,13 +58,5 @@ class Troubled:
                 shown.append(name)
         return shown
 
-    def delete(self, name):
-        self._fail_first("delete", name)
-        self._objects.delete(name)
-
-    def _fail_first(self, what, name):
-        with self._lock:
-            if (what, name) not in self._used:
-                self._used.add((what, name))
-                self.failures += 1
-                raise OSError(errno.ESTALE, "Stale file handle", name)
+    def __getattr__(self, name):
+        return getattr(self._objects, name)

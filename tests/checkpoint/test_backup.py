@@ -11,12 +11,10 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.held import held
 from holdfast.checkpoint.remote.backup import FOLDER, Backup, folder_of, step_of
 from holdfast.checkpoint.remote.open import open_store
-from holdfast.checkpoint.remote.retrying import Patience, Retrying
 from holdfast.checkpoint.transfer import described, receive
 from holdfast.errors import CheckpointError
-from object_stores import Troubled, make_bucket, s3_server
+from object_stores import Late, make_bucket, s3_server
 
-PATIENT = Patience(pause_s=0.001, deadline_s=10.0, missing_s=0.05)
 WIDTH = 5000  # 20 MB: two pieces, the second one short
 
 
@@ -27,22 +25,20 @@ def s3():
         yield endpoint
 
 
-@pytest.fixture(params=["directory", "s3", "memory", "troubled"])
+@pytest.fixture(params=["directory", "s3", "late"])
 def objects(request, tmp_path):
     if request.param == "s3":
         request.getfixturevalue("s3")
-    url = {
-        "s3": f"s3://backups/{tmp_path.name}",
-        "memory": f"memory://{tmp_path}",
-    }.get(request.param, str(tmp_path / "backup"))
-    opened = open_store(url, {"AWS_ALLOW_HTTP": "true"}, PATIENT)
-    return Retrying(Troubled(opened), PATIENT) if request.param == "troubled" else opened
+    is_bucket = request.param == "s3"
+    url = f"s3://backups/{tmp_path.name}" if is_bucket else str(tmp_path / "backup")
+    opened = open_store(url, {"AWS_ALLOW_HTTP": "true"})
+    return Late(opened) if request.param == "late" else opened
 
 
 @pytest.fixture
 def directory(tmp_path):
     """A store in a directory, where tests can look and do damage."""
-    return open_store(str(tmp_path / "backup"), {}, PATIENT)
+    return open_store(str(tmp_path / "backup"), {})
 
 
 @pytest.fixture
@@ -101,14 +97,14 @@ def test_an_interrupted_upload_is_no_checkpoint_and_is_continued(objects, run):
     backup, written = Backup(objects), []
     assert backup.whole() == []
 
-    class Counted(Retrying):
+    class Counted(Late):
         def put(self, name, data, *, new=False):
             written.append(name.rpartition("/")[2])
-            return super().put(name, data, new=new)
+            return self._objects.put(name, data, new=new)
 
     for _ in range(3):
         objects.children(f"{FOLDER}/{folder_of(store_in(run).manifest(name))}")
-    copy(Backup(Counted(objects, PATIENT)), run, name)
+    copy(Backup(Counted(objects, late=0)), run, name)
     assert written == ["00000004", "manifest.json", "index.json"]
     assert steps(Backup(objects)) == [10]
 
@@ -248,7 +244,7 @@ def test_a_checkpoint_that_the_index_does_not_name_yet_is_the_newest(directory, 
 
 
 def test_a_listing_that_shows_nothing_hides_no_checkpoint(tmp_path, upload):
-    hidden = Retrying(Troubled(open_store(str(tmp_path / "backup"), {}, PATIENT), 99), PATIENT)
+    hidden = Late(open_store(str(tmp_path / "backup"), {}), 99)
     upload(Backup(hidden), 10, 20)
     assert steps(Backup(hidden)) == [20, 10]
 

@@ -136,7 +136,7 @@ def test_the_code_of_the_task_is_restored(restored, tmp_path):
     [
         ("{}/nothing", "has no backup of a run"),
         ("{}/file", "has no backup of a run|Not a directory"),
-        ("nothing://there", "Protocol not known"),
+        ("nothing://there", "is no store for backups"),
         ("file://host/x", "names a host"),
     ],
 )

@@ -5,12 +5,11 @@ import shutil
 
 import pytest
 
-from backups import PATIENT, FakeRun
+from backups import FakeRun
 from checkpoints import layout_of
 from conftest import events_of
 from holdfast.checkpoint.remote.backup import Backup, step_of
 from holdfast.checkpoint.remote.open import open_store
-from holdfast.checkpoint.remote.retrying import Retrying
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def fake(tmp_path):
 def steps_in(tmp_path):
     """The steps in the backup, newest first."""
     [run] = (tmp_path / "second").iterdir()
-    return [step_of(folder) for folder in Backup(open_store(str(run), {}, PATIENT)).whole()]
+    return [step_of(folder) for folder in Backup(open_store(str(run), {})).whole()]
 
 
 def completed(run):
@@ -152,14 +151,14 @@ class Broken:
 
 
 def broken(tmp_path, run, error, times):
-    opened = open_store(str(tmp_path / "second" / run.copy), {}, PATIENT)
-    return Retrying(Broken(opened, error, times), PATIENT)
+    opened = open_store(str(tmp_path / "second" / run.copy), {})
+    return Broken(opened, error, times)
 
 
 def test_an_outage_is_reported_once_and_made_up_for(fake, tmp_path):
     run = fake()
     error = OSError(errno.ETIMEDOUT, "no answer")
-    objects = broken(tmp_path, run, error, 30)
+    objects = broken(tmp_path, run, error, 12)
     happens = [lambda step=step: run.save(step) for step in range(10, 200, 10)]
     assert run.copied_while(*happens, objects=objects)
     [failed] = events_of(run.path, "backup-failed")

@@ -68,8 +68,8 @@ class BackupSettings(Spec):
     """A second store, which gets a copy of the run while it trains. A URL alone is enough."""
 
     to: Address
-    """A directory, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`, or one that the library
-    fsspec knows. The run gets a folder of its own there."""
+    """A directory, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`. The run gets a folder of its
+    own there."""
     every: Count = 1
     """Copy every so many checkpoints; at its end, the run's newest one is copied in any case."""
     every_s: Annotated[float, Field(ge=0)] = 0.0

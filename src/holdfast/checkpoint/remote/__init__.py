@@ -1,5 +1,5 @@
 """Remote: named objects in a second store, outside of the run directory.
 
-`objects` says what such a store can do and opens one by its URL. `directory`, `cloud` and
-`file_system` are the kinds of stores; `retrying` repeats what a store could not do at once.
+`objects` says what such a store can do, and `open` opens one by its URL. `directory` and `cloud`
+are the kinds of stores.
 """

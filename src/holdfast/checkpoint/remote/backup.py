@@ -23,7 +23,7 @@ from typing import Final
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_part
-from holdfast.checkpoint.remote.retrying import Retrying
+from holdfast.checkpoint.remote.objects import Objects
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.checkpoint.transfer import PIECE_BYTES
@@ -48,7 +48,7 @@ class Backup:
         objects: The store, at the folder of the run.
     """
 
-    def __init__(self, objects: Retrying) -> None:
+    def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._whole: list[str] | None = None  # oldest first; None: not known yet
 
@@ -75,7 +75,7 @@ class Backup:
             FileNotFoundError: There is none.
         """
         where = f"{self.location(folder)}/{MANIFEST}"
-        return Manifest.parse(self._objects.expect(f"{FOLDER}/{folder}/{MANIFEST}"), where)
+        return Manifest.parse(self._objects.get(f"{FOLDER}/{folder}/{MANIFEST}"), where)
 
     def upload(self, held: CheckpointStore, name: str, report: Report) -> None:
         """Copy a checkpoint; each chunk is verified before it is sent.
@@ -126,7 +126,7 @@ class Backup:
         for first in range(0, parts.num_chunks(manifest.size_bytes), _CHUNKS):
             name = _piece_name(first)
             try:
-                piece = self._objects.expect(f"{FOLDER}/{folder}/{name}")
+                piece = self._objects.get(f"{FOLDER}/{folder}/{name}")
             except FileNotFoundError:
                 raise CheckpointError(f"{self.location(folder)}/{name} is missing") from None
             start, end = parts.byte_range(range(first, first + _CHUNKS), manifest.size_bytes)

@@ -14,6 +14,10 @@ SCHEMES: Final = ("s3", "gs", "az")
 _TIMEOUT: Final = timedelta(minutes=5)
 """Of a request: enough for the largest object over 1 Mbit/s."""
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
+RETRY_S: Final = 30.0
+"""How long a request is repeated."""
+_MAX_RETRIES: Final = 10
+_MAX_PAUSE: Final = timedelta(seconds=5)
 _METADATA_ADDRESS: Final = "169.254.169.254"
 """Where a virtual machine asks for the credentials of its role."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -29,12 +33,14 @@ class Cloud:
     Args:
         url: `s3://bucket/prefix`, `gs://…` or `az://…`.
         environment: Variables of the process. The library reads credentials from them itself.
+        retry_s: How long a request is repeated that the server does not answer, or with an error
+            of its own.
 
     Raises:
         JobError: The library is not installed, or does not understand the address or a variable.
     """
 
-    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, url: str, environment: Mapping[str, str], retry_s: float = RETRY_S) -> None:
         try:
             import obstore
             from obstore.exceptions import BaseError
@@ -57,7 +63,7 @@ class Cloud:
             "connect_timeout": _CONNECT_TIMEOUT,
         }
         try:
-            self._store = from_url(url, client_options=client, retry_config={"max_retries": 0})
+            self._store = from_url(url, client_options=client, retry_config=_retries(retry_s))
         except (BaseError, ValueError) as error:
             raise JobError(f"{url} cannot be used: {_reason(str(error))}") from None
 
@@ -117,6 +123,14 @@ class Cloud:
             refused = status is not None and status[1][0] == "4" and status[1] not in _TRANSIENT
             kind = PermissionError if refused else OSError
             raise kind(f"{self.url}: {_reason(text)}") from None
+
+
+def _retries(retry_s: float) -> Any:
+    return {
+        "max_retries": _MAX_RETRIES if retry_s else 0,
+        "backoff": {"max_backoff": _MAX_PAUSE},
+        "retry_timeout": timedelta(seconds=retry_s),
+    }
 
 
 def _reason(text: str) -> str:

@@ -14,8 +14,8 @@ from typing import Final
 
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.remote.backup import INDEX, Backup, step_of
+from holdfast.checkpoint.remote.objects import Objects
 from holdfast.checkpoint.remote.open import open_store
-from holdfast.checkpoint.remote.retrying import Retrying
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, receive
@@ -71,7 +71,7 @@ def restore(url: str, run_dir: Path | None, environment: Mapping[str, str], say:
     return path
 
 
-def _of_run(url: str, environment: Mapping[str, str]) -> Retrying:
+def _of_run(url: str, environment: Mapping[str, str]) -> Objects:
     """The store at the folder of the run that `url` names."""
     objects = open_store(url, environment)
     if objects.size(load.JOB_FILE) is not None:
@@ -114,7 +114,7 @@ def _seal_of(job: Job, say: Say) -> Seal:
     return UNSEALED
 
 
-def _fill(draft: Path, objects: Retrying, seal: Seal, say: Say) -> None:
+def _fill(draft: Path, objects: Objects, seal: Seal, say: Say) -> None:
     """Fetch a run into an empty directory."""
     began, backup, store = time.monotonic(), Backup(objects), CheckpointStore.of_run(draft, seal)
     with TransferView() as view:

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from holdfast.checkpoint.remote.retrying import Retrying
+from holdfast.checkpoint.remote.objects import Objects
 from holdfast.errors import JobError, ProtocolError
 from holdfast.job import load
 from holdfast.job.spec import Job
@@ -40,7 +40,7 @@ class RunCopy:
         objects: The store, at the folder of the run.
     """
 
-    def __init__(self, objects: Retrying) -> None:
+    def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._written: dict[str, bytes] = {}  # digests of segments
 
@@ -91,7 +91,7 @@ class RunCopy:
             JobError: The sources are damaged.
         """
         for name in (ID, load.JOB_FILE):
-            (run_dir / name).write_bytes(self._objects.expect(name))
+            (run_dir / name).write_bytes(self._objects.get(name))
         try:
             code.unpack(self._objects.get(ARCHIVE), run_dir)
         except FileNotFoundError:

@@ -5,6 +5,7 @@ It reads the run directory, as any observer does: no process of the run waits fo
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.held import held
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.remote.backup import Backup, folder_of, step_of
-from holdfast.checkpoint.remote.retrying import Retrying, is_lasting
+from holdfast.checkpoint.remote.objects import Objects
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.job.settings import BackupSettings
@@ -30,6 +31,16 @@ MAX_PAUSE_S: Final = 30.0
 """How long it pauses at most after a failure."""
 _WRITTEN: Final = ("checkpoint-committed", "checkpoint-collected")
 """Events after which the run directory has another checkpoint."""
+
+_LASTING: Final = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
+_LASTING_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
+"""Errors that a repetition does not change: other OSErrors may pass. ESTALE, of NFS, is one."""
 
 
 class _Outdated(Exception):
@@ -54,7 +65,7 @@ class Uploader:
         run_dir: Path,
         job: Job,
         settings: BackupSettings,
-        objects: Retrying,
+        objects: Objects,
         log: EventLog,
         tell: Callable[[Progress], None],
         await_end: Callable[[float], bool],
@@ -85,7 +96,7 @@ class Uploader:
                 continue
             except OSError as error:
                 self._on_failed(str(error))
-                if has_ended and is_lasting(error):
+                if has_ended and _is_lasting(error):
                     return False
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 if has_ended:
@@ -177,3 +188,8 @@ class Uploader:
             self._trouble = reason
             self._log.event("backup-failed", url=self._url, reason=reason)
         self._tell(Progress(trouble=reason))
+
+
+def _is_lasting(error: OSError) -> bool:
+    """True if an operation would fail again."""
+    return isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS
