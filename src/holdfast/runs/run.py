@@ -81,7 +81,8 @@ def run(
         CheckpointStore.of_run(directory.path).remove_partial()
     except OSError as error:
         raise JobError(
-            f"partial checkpoint {error.filename} cannot be removed: {error.strerror}; remove it"
+            f"partial checkpoints cannot be removed: {error.filename}: {error.strerror}; make the "
+            "storage readable and writable, then resume the run"
         ) from None
     try:
         follower = Follower(directory, sinks)
