@@ -273,7 +273,7 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
-        "dashboard": ["--host", "--no-browser", "--port", "path"],
+        "dashboard": ["--no-browser", "--port", "path"],
         "drill": [
             "--faults",
             "--json",

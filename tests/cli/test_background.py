@@ -7,6 +7,8 @@ import signal
 import pytest
 
 from conftest import wait_until
+from holdfast.errors import JobError
+from holdfast.record import registry
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +73,9 @@ def test_a_job_that_is_wrong_says_so_and_leaves_nothing(own_state, said, tmp_pat
     assert "workers" in refused
     assert json.loads(said("runs", "--json")) == []
     assert "no run 'later'; holdfast runs lists" in said("logs", "later", status=2)
+
+
+def test_a_run_that_does_not_run_here_is_not_stopped(tmp_path):
+    (tmp_path / "job.yaml").touch()
+    with pytest.raises(JobError, match=r"is not running on this host: it is starting; if another"):
+        registry.find(str(tmp_path)).stop()

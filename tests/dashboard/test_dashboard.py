@@ -15,7 +15,6 @@ import pytest
 
 from holdfast.cli.observe import dashboard
 from holdfast.errors import JobError
-from holdfast.views.dashboard.access.keys import token_file
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 TIMEOUT_S = 120
@@ -91,18 +90,8 @@ def test_a_live_run_in_the_browser(tmp_path):
         page.locator(".st-key-p_loss .js-plotly-plot").first.wait_for()
         assert page.locator(".stException").count() == 0
         page.wait_for_url("**/?run=live&axis=step&span=1min")
-        button = page.get_by_role("button", name="Stop and checkpoint")
-        button.click()
-        page.get_by_role("link", name="enter the token").click()
-        page.get_by_label("Token").fill(token_file().read_text().strip())
-        page.get_by_role("button", name="Open").click()
-        page.wait_for_url("**/?run=live&axis=step&span=1min")
-        button.click()
-        page.get_by_role("button", name="Cancel").click()
-        button.click()
-        page.get_by_role("button", name="Stop", exact=True).click()
+        training.send_signal(signal.SIGTERM)
         page.locator(".pill", has_text="Stopped").first.wait_for()
-        button.wait_for(state="hidden")
         assert page.get_by_role("radio", name="Step").is_checked()
         assert said == []
         assert {request for request in asked if not is_local(request, url)} == set()
@@ -111,7 +100,7 @@ def test_a_live_run_in_the_browser(tmp_path):
         stopped_after = last_step(run)
         with command(*job, "--resume", cwd=tmp_path, **silent):
             wait_for(lambda: last_step(run) > stopped_after)
-            button.wait_for()  # it is back, and so is the session
+            page.locator(".pill", has_text="Running").first.wait_for()
         browser.close()
     with socket.socket() as probe:  # nothing is left that listens
         assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
@@ -138,7 +127,3 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         taken.listen()
         with pytest.raises(JobError, match="in use"):
             dashboard.dashboard(tmp_path, port=taken.getsockname()[1])
-    with pytest.raises(JobError, match=r"--host no such: .*give an address"):
-        dashboard.dashboard(tmp_path, host="no such")
-    with pytest.raises(JobError, match=r"203\.0\.113\.1 is no address of this host"):
-        dashboard.dashboard(tmp_path, host="203.0.113.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import webbrowser
 from contextlib import suppress
@@ -15,8 +16,7 @@ from holdfast.cli import complete
 from holdfast.errors import HoldfastError, JobError
 from holdfast.rundir.run_directory import RUNS
 from holdfast.views.dashboard import serve
-from holdfast.views.dashboard.access import keys, login
-from holdfast.views.dashboard.access.address import LOOPBACK, Address
+from holdfast.views.dashboard.loopback import ADDRESS, listen
 
 
 def dashboard(
@@ -28,10 +28,6 @@ def dashboard(
             autocompletion=complete.run,
         ),
     ] = RUNS,
-    host: Annotated[
-        str,
-        typer.Option(help="Address or name of this host to listen on; others ask for the token."),
-    ] = LOOPBACK,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any that is free.")
     ] = 8501,
@@ -43,20 +39,16 @@ def dashboard(
     serve.check()
     if not path.is_dir():
         raise JobError(f"{path} is no directory; pass the directory of a run, or one with runs")
-    address, token = Address.parse(host), keys.token()
-    fingerprint = None if address.is_loopback else keys.certificate(address)
-    listener = address.listen(port)
-    url = address.url(listener.getsockname()[1])
+    listener = listen(port)
+    port = int(listener.getsockname()[1])
+    url = f"http://{ADDRESS}:{port}"
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), serve.served(path, address, listener) as process:
-        print(f"dashboard of {path} at {url}; token in {keys.token_file()}; Ctrl-C ends it")
-        if fingerprint is not None:
-            print(f"certificate, signed by itself; its SHA-256 fingerprint: {fingerprint}")
-        if sys.stdout.isatty():  # a log would keep it
-            print(f"with the token: {login.with_query(f'{url}/', [(login.TOKEN, token)])}")
+    with suppress(KeyboardInterrupt), serve.served(path, listener) as process:
+        print(f"dashboard of {path} at {url}; Ctrl-C ends it")
+        print(f"from another machine: ssh -L {port}:{ADDRESS}:{port} {socket.gethostname()}")
         sys.stdout.flush()
         if not no_browser:
-            webbrowser.open(url)  # without the token, which others could see in a command line
+            webbrowser.open(url)
         status = process.wait()
         raise HoldfastError(f"the dashboard ended with status {status}; its output is above")

@@ -11,9 +11,7 @@ from typing import Final
 
 import streamlit as st
 
-from holdfast.views.dashboard import stop_button, theme
-from holdfast.views.dashboard.access import keys
-from holdfast.views.dashboard.access.sessions import COOKIE, Access
+from holdfast.views.dashboard import theme
 from holdfast.views.dashboard.link import AXES, SPANS, Link
 from holdfast.views.dashboard.live import DAMAGED, LiveRuns
 from holdfast.views.dashboard.markup import Panel, text
@@ -109,9 +107,6 @@ def _top(runs: LiveRuns, names: list[str], mode: theme.Mode) -> Page:
         with st.container(key="span"):
             span = _choice("Range", "chosen_span", SPANS)
         link = Link(run=run, axis=axis, span=span)
-        with st.container(key="stop"):
-            may_stop = Access(keys.token()).is_session(st.context.cookies.get(COOKIE))
-            stop_button.draw(runs, link, FAST_S, may_stop=may_stop)
     st.session_state["query"] = link.query()
     if st.query_params.to_dict() != link.query():
         st.query_params.from_dict(link.query())

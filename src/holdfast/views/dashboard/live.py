@@ -12,7 +12,6 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast.record.run_record import RunRecord
 from holdfast.rundir.run_directory import EVENTS
-from holdfast.views.dashboard.stopping import Stop, Stopping
 
 MAX_RUNS: Final = 20
 """The newest are offered."""
@@ -38,7 +37,6 @@ class LiveRuns:
         self._records: dict[str, RunRecord] = {}
         self._files: dict[str, int] = {}  # the inode of its events: a run may be made again
         self._read_at: dict[str, float] = {}
-        self._stopping: dict[str, Stopping] = {}
 
     def names(self, asked: str = "") -> list[str]:
         """The runs by name: the given one first, then the newest first.
@@ -79,23 +77,6 @@ class LiveRuns:
                     found.append(self._fresh(name))
             yield found
 
-    def stop_state(self, name: str) -> Stop:
-        """Whether a run can be stopped."""
-        with self._lock, suppress(*DAMAGED):
-            self._fresh(name)
-            return self._stopping[name].state()
-        return Stop.OVER
-
-    def request_stop(self, name: str) -> None:
-        """Ask a run to end after its current step, with a checkpoint; visitors may ask together.
-
-        Raises:
-            JobError: It is not running on this host.
-        """
-        with self._lock:
-            self._fresh(name)
-            self._stopping[name].request()
-
     def _fresh(self, name: str) -> RunRecord:
         now = time.monotonic()
         folder = self._path.parent if self._is_run else self._path
@@ -103,7 +84,6 @@ class LiveRuns:
         if name not in self._records or file != self._files[name]:
             self._files[name] = file
             self._records[name] = RunRecord(folder / name, SLICE_S)
-            self._stopping[name] = Stopping(self._records[name])
         elif now - self._read_at[name] >= FRESH_S or self._records[name].read_share < 1:
             self._records[name].refresh()
         self._read_at[name] = now

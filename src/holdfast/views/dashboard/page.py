@@ -50,7 +50,8 @@ PANELS: Final[Mapping[str, Callable[[View], Panel]]] = {
 FAST: Final = frozenset({"summary", "band", "p_throughput", "p_timeline", "p_report"})
 FOOTER: Final = (
     '<div class="foot">holdfast records every number in the run directory. This page is served '
-    "from this machine and sends nothing to any other.</div>"
+    "to this machine only and sends nothing to any other; to see it from another one, forward its "
+    "port: <code>ssh -L PORT:127.0.0.1:PORT HOST</code></div>"
 )
 _MARK: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="22" viewBox="0 0 20 22" '

@@ -1,6 +1,6 @@
-"""The process that serves the page: Streamlit behind the gate.
+"""The process that serves the page, with Streamlit.
 
-python -m holdfast.views.dashboard.process LISTENER PARENT HOST ADDRESS PATH
+python -m holdfast.views.dashboard.process LISTENER PARENT PATH
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
-from streamlit import net_util
 from streamlit.starlette import App
 from streamlit.web import bootstrap
 
 import holdfast.views.dashboard.page  # noqa: F401 - the first visit would wait for the import
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.access import keys
-from holdfast.views.dashboard.access.address import Address
-from holdfast.views.dashboard.access.gate import Gate
-from holdfast.views.dashboard.access.sessions import Access
+from holdfast.views.dashboard.loopback import own_page_only
 
 MAX_CONNECTIONS: Final = 500
 """More requests at a time are refused."""
@@ -43,28 +39,25 @@ _OPTIONS: Final[dict[str, object]] = {
 }
 
 
-def main(listener: socket.socket, parent: int, address: Address, path: str) -> None:
+def main(listener: socket.socket, parent: int, path: str) -> None:
     """Serve the page until a signal comes, or the parent dies.
 
     Args:
         listener: Where requests come in.
         parent: The process that this one ends with.
-        address: The same, in words.
         path: A run, or a directory with runs in it.
     """
     die_with_parent(parent)
-    net_util.get_external_ip = _no_address  # it would ask a server on the internet
     flags = {name.replace(".", "_"): value for name, value in (_OPTIONS | theme.options()).items()}
     bootstrap.load_config_options(flag_options=flags)
     script = Path(__file__).with_name("app.py")
     sys.argv = [str(script), path]
     config = uvicorn.Config(
-        Gate(App(script), Access(keys.token()), address),
-        ssl_certfile=None if address.is_loopback else keys.certificate_file(),
+        own_page_only(App(script)),
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         log_level="warning",
-        access_log=False,  # a link holds the token
+        access_log=False,
         server_header=False,
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS,
@@ -79,15 +72,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "without completing handshake" not in record.getMessage()
 
 
-def _no_address() -> str | None:
-    return None
-
-
 if __name__ == "__main__":
-    descriptor, parent_pid, host, number, directory = sys.argv[1:]
-    main(
-        socket.socket(fileno=int(descriptor)),
-        int(parent_pid),
-        Address(host=host, address=number),
-        directory,
-    )
+    descriptor, parent_pid, directory = sys.argv[1:]
+    main(socket.socket(fileno=int(descriptor)), int(parent_pid), directory)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import HoldfastError, JobError
-from holdfast.views.dashboard.access.address import Address
-from holdfast.wire.tls import pinned_context
+from holdfast.views.dashboard.loopback import ADDRESS
 
 START_TIMEOUT_S: Final = 120.0
 """A machine under load takes long to import."""
@@ -39,22 +38,19 @@ def check() -> None:
 
 
 @contextmanager
-def served(
-    path: Path, address: Address, listener: socket.socket
-) -> Iterator[subprocess.Popen[bytes]]:
+def served(path: Path, listener: socket.socket) -> Iterator[subprocess.Popen[bytes]]:
     """While the block runs, the page of the runs in `path` is served; then its process is ended.
 
     Args:
         path: A run, or a directory with runs in it.
-        address: Where.
-        listener: Listens there; closed here, because the process has it.
+        listener: Closed here, because the process has it.
 
     Raises:
         HoldfastError: It does not start.
     """
     words = [
         "-m", "holdfast.views.dashboard.process", str(listener.fileno()), str(os.getpid()),
-        address.host, address.address, str(path.resolve()),
+        str(path.resolve()),
     ]  # fmt: skip
     port = int(listener.getsockname()[1])
     with listener:
@@ -62,7 +58,7 @@ def served(
             [sys.executable, *words], stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()]
         )
     try:
-        _wait(process, address, port)
+        _wait(process, port)
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -72,9 +68,9 @@ def served(
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], address: Address, port: int) -> None:
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not _answers(address, port):
+    while not _answers(port):
         if process.poll() is not None:
             raise HoldfastError(
                 f"the dashboard ended with status {process.returncode} before it served its page; "
@@ -88,15 +84,8 @@ def _wait(process: subprocess.Popen[bytes], address: Address, port: int) -> None
         time.sleep(_TICK_S)
 
 
-def _answers(address: Address, port: int) -> bool:
-    """Whether the process answers; whether it lets this one in does not matter."""
-    connection = (
-        http.client.HTTPConnection(address.reachable, port, timeout=5)
-        if address.is_loopback
-        else http.client.HTTPSConnection(
-            address.reachable, port, timeout=5, context=pinned_context(None)
-        )
-    )
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection(ADDRESS, port, timeout=5)
     try:
         connection.request("GET", "/_stcore/health")
         return connection.getresponse().status < http.client.INTERNAL_SERVER_ERROR
