@@ -1,14 +1,18 @@
 """Alert rules fire past their thresholds and not before, as Prometheus' own tool sees it."""
 
+import json
+import re
 import subprocess
 
 import pytest
 import yaml
 
-from holdfast.sinks.prometheus import alerts, catalogue
-from holdfast.sinks.prometheus.catalogue import Metric
+from holdfast.record import alert_rules
+from holdfast.record.alert_rules import AlertRule
+from holdfast.sinks.prometheus import catalogue, files
 from prometheus_tools import needs_prometheus
 
+RULES = yaml.safe_load(files.alert_rules())["groups"][0]["rules"]
 GPU = {"host": "h1", "gpu": "0"}
 
 
@@ -70,7 +74,7 @@ def promtool(tmp_path):
     """Test the rules: `promtool(tests) -> CompletedProcess`."""
 
     def run(tests):
-        (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(alerts.rules()))
+        (tmp_path / "alerts.yaml").write_text(files.alert_rules())
         content = {"rule_files": ["alerts.yaml"], "evaluation_interval": "1s", "tests": tests}
         (tmp_path / "tests.yaml").write_text(yaml.safe_dump(content))
         command = ["promtool", "test", "rules", "tests.yaml"]
@@ -87,11 +91,29 @@ def count(name, n):
     return {"expr": expr, "exp_samples": [{"labels": "{}", "value": n}]}
 
 
-def test_every_alert_has_a_case_and_names_metrics_that_exist():
-    assert set(CASES) == {alert.name for alert in alerts.ALERTS}
-    known = {each.name for each in vars(catalogue).values() if isinstance(each, Metric)}
-    for alert in alerts.ALERTS:
-        assert any(name in alert.expr for name in known)
+def test_prometheus_has_the_rules_of_the_record():
+    ours = {f"Holdfast{each.name}": each for each in vars(alert_rules).values()
+            if isinstance(each, AlertRule)}  # fmt: skip
+    assert len(RULES) == len(ours)
+    assert {rule["alert"] for rule in RULES} == set(ours) == set(CASES)
+    for rule in RULES:
+        same = ours[rule["alert"]]
+        assert rule["for"] == f"{same.lasts_s:.0f}s"
+        assert rule["labels"] == {"severity": same.severity}
+        assert rule["annotations"]["description"] == same.remedy
+        limits = [float(each) for each in re.findall(r"(?:[<>]=? |\[)([\d.]+)", rule["expr"])]
+        assert same.limit in limits or same is alert_rules.WORKER_LOST, rule["expr"]
+
+
+def test_prometheus_and_grafana_read_metrics_that_exist():
+    panels = json.loads(files.grafana_dashboard())["panels"]
+    exprs = [each["expr"] for panel in panels for each in panel.get("targets", ())]
+    exprs += [rule["expr"] for rule in RULES]
+    named = set(re.findall(r"\bholdfast_\w+", " ".join(exprs)))
+    metrics = [each for group in catalogue.GROUPS.values() for each in group]
+    known = {each.name + "_bucket" * (each.kind == "histogram") for each in metrics}
+    assert len(named) > len(RULES)
+    assert named <= known
 
 
 @pytest.mark.slow
@@ -124,8 +146,8 @@ def test_a_run_whose_restart_budget_is_zero_is_not_near_its_end(promtool):
 @pytest.mark.slow
 @needs_prometheus
 def test_the_rules_are_well_formed(tmp_path):
-    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(alerts.rules()))
+    (tmp_path / "alerts.yaml").write_text(files.alert_rules())
     command = ["promtool", "check", "rules", tmp_path / "alerts.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(alerts.ALERTS)} rules found" in done.stdout
+    assert f"{len(RULES)} rules found" in done.stdout

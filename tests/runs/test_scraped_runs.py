@@ -17,7 +17,7 @@ import yaml
 import nvml_stand_in
 from conftest import events_of, own_loopback_address, wait_until
 from holdfast.record.run_record import RunRecord
-from holdfast.sinks.prometheus import alerts, catalogue, grafana
+from holdfast.sinks.prometheus import catalogue, files
 from holdfast.views.dashboard import theme
 from holdfast.views.dashboard.panels import alerts as alert_panel
 from holdfast.views.dashboard.panels import workers
@@ -49,7 +49,7 @@ def prometheus(folder, targets, port):
             {"job_name": "hosts", "static_configs": host},
         ],
     }
-    (folder / "alerts.yaml").write_text(alerts.file().replace("for: 300s", "for: 1s"))
+    (folder / "alerts.yaml").write_text(files.alert_rules().replace("for: 300s", "for: 1s"))
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     where = f"127.0.0.1:{port}"
     with (folder / "prometheus.log").open("wb") as log:
@@ -132,7 +132,7 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
         wait_until(lambda: query(FIRING))
         assert {each["metric"]["alertname"] for each in query(FIRING)} == {"HoldfastGpuHot"}
 
-        for panel in grafana.dashboard()["panels"]:
+        for panel in json.loads(files.grafana_dashboard())["panels"]:
             for target in panel.get("targets", ()):
                 expr = target["expr"].replace("$__rate_interval", "1m").replace("$job", "runs")
                 found = query(expr.replace("$instance", targets[0]))

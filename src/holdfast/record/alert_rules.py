@@ -1,7 +1,7 @@
 """Alerts: what a person should look at in a run, and from which value on.
 
-`observe.prometheus.alerts` evaluates these rules in Prometheus, `observe.record.alerts` on the
-record of a run.
+`observe.record.alerts` evaluates these rules on the record of a run, Prometheus those of
+`prometheus/alerts.yaml`, which a test holds to these.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from holdfast.clusters.render.slurm import sbatch
 from holdfast.clusters.render.tree import write
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
-from holdfast.sinks.prometheus import alerts, grafana
+from holdfast.sinks.prometheus import files
 
 app = typer.Typer(help="Write files with which a cluster manager runs a job.", no_args_is_help=True)
 
@@ -41,7 +41,11 @@ def kubernetes(
 ) -> None:
     """Write a kustomize tree: a base, components, and an overlay for each kind of cluster."""
     plan = plan_of(_job(job, overrides, hosts), image, namespace, has_metrics=monitoring)
-    shown = {"rules.yaml": alerts.file(), "holdfast.json": grafana.file()} if monitoring else {}
+    shown = (
+        {"rules.yaml": files.alert_rules(), "holdfast.json": files.grafana_dashboard()}
+        if monitoring
+        else {}
+    )
     write(kubernetes_files(plan, shown), out)
     print(f"{out}: apply an overlay, such as: kubectl apply -k {out / 'overlays' / 'cpu'}")
 

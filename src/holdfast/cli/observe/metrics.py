@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.sinks.prometheus import alerts as rules
-from holdfast.sinks.prometheus import catalogue
-from holdfast.sinks.prometheus import grafana as dashboards
+from holdfast.sinks.prometheus import catalogue, files
 
 app = typer.Typer(
     help="Print what Prometheus and Grafana need for runs with --metrics.", no_args_is_help=True
@@ -23,10 +21,10 @@ def list_metrics() -> None:
 @app.command("alerts")
 def alerts() -> None:
     """Print alert rules for Prometheus, in YAML."""
-    print(rules.file(), end="")
+    print(files.alert_rules(), end="")
 
 
 @app.command("grafana")
 def grafana() -> None:
     """Print a dashboard for Grafana, in JSON."""
-    print(dashboards.file(), end="")
+    print(files.grafana_dashboard(), end="")
