@@ -34,6 +34,7 @@ from holdfast.launch.spawn import WORKER, spawn, worker_environment
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
+from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.unlike import peers, plots, step_log
 from holdfast_bench.unlike.cluster import Cluster, default_shards
@@ -254,15 +255,28 @@ def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--speeds")
-    parser.add_argument("--cluster")
-    parser.add_argument("--workloads", default=",".join(MODELS))
-    parser.add_argument("--shards", type=int)
-    parser.add_argument("--mode", choices=MODES)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--output", type=Path)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--speeds", metavar="A:B:…", help="Speeds of the workers' devices, such as 4:2:1:1."
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME,…", help="Devices by name: rtx3060, rtx3050, gtx1650."
+    )
+    parser.add_argument(
+        "--workloads", default=",".join(MODELS), help="Workloads, with commas: cnn, resnet18, gpt."
+    )
+    parser.add_argument(
+        "--shards", type=count, help="Shards per step; by default 8 a worker or more."
+    )
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="How slower devices are emulated; by default burn where each worker has a core, "
+        "else pause.",
+    )
+    parser.add_argument("--steps", type=count, default=12, help="Measured steps.")
+    parser.add_argument("--rounds", type=count, default=1, help="Measurements of each system.")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="Directory for figures.")
     options = parser.parse_args()
     os.environ.update(worker_environment())  # of the processes without holdfast
     try:

@@ -90,10 +90,10 @@ class FaultedRun:
         started = self.events("worker-started")
         return int(next(event["pid"] for event in started if event["rank"] == rank))
 
-    def step_seconds(self, after: int = 1) -> list[float]:
-        """Seconds of each step after step `after`; the first step has no duration."""
+    def step_seconds(self) -> list[float]:
+        """Seconds of each step after the first, which has no duration."""
         entries = json_lines.read(self.run_dir / METRICS)
-        return [line["seconds"] for line in entries if line["step"] > after]
+        return [line["seconds"] for line in entries if line["step"] > 1]
 
     def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Poll every millisecond until `happened()`.

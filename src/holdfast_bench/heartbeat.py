@@ -7,7 +7,6 @@ in both directions, and which drops them once its host is cut off. A probe is no
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import socket
@@ -31,6 +30,7 @@ from holdfast.wire.join import control_address, join
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
 from holdfast.wire.token import Token
+from holdfast_bench.arguments import parser_of
 from holdfast_bench.results.figures import spread
 
 TIMEOUT_INTERVALS: Final = 2
@@ -220,10 +220,12 @@ def measure(interval_s: float, num_agents: int, seconds: float) -> dict[str, Any
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--intervals", default="0.5,1,2,5")
-    parser.add_argument("--agents", default="1,4,16")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser = parser_of(__doc__)
+    parser.add_argument("--intervals", default="0.5,1,2,5", help="Heartbeat intervals, seconds.")
+    parser.add_argument("--agents", default="1,4,16", help="Numbers of agents.")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="Seconds that each row measures."
+    )
     options = parser.parse_args()
     rows = [
         measure(float(interval), int(agents), options.seconds)

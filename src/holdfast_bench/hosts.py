@@ -5,11 +5,10 @@ The hosts are network namespaces of this machine (root and iproute2), so all sha
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Final
 
-from holdfast_bench.arguments import counts
+from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.on_hosts import reduction, runs
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
@@ -19,14 +18,31 @@ MEASURES: Final = ("reduction", "step", "recovery")
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", default=",".join(MEASURES))
-    parser.add_argument("--hosts", type=counts, default="2,3")
-    parser.add_argument("--workers", type=counts, default="1,2")
-    parser.add_argument("--sizes-kb", type=counts, default="64,1024,16384,262144")
-    parser.add_argument("--link", default=UNSHAPED)
-    parser.add_argument("--workloads", default="small,large")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--measure", default=",".join(MEASURES), help="What to measure: reduction, step, recovery."
+    )
+    parser.add_argument("--hosts", type=counts, default="2,3", help="Numbers of hosts.")
+    parser.add_argument(
+        "--workers", type=counts, default="1,2", help="Numbers of workers of each host."
+    )
+    parser.add_argument(
+        "--sizes-kb",
+        type=counts,
+        default="64,1024,16384,262144",
+        help="Sizes of the reduced gradient, KiB.",
+    )
+    parser.add_argument(
+        "--link",
+        default=UNSHAPED,
+        help="Rate of each host's link, such as 1gbit; veth: not limited.",
+    )
+    parser.add_argument(
+        "--workloads",
+        default="small,large",
+        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
+    )
+    parser.add_argument("--rounds", type=count, default=7, help="Number of measurements.")
     options = parser.parse_args()
     measures = options.measure.split(",")
     if unknown := set(measures) - set(MEASURES):

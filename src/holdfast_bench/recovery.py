@@ -15,7 +15,6 @@ interpreter of `--peers-python`, and any command of `--compare`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -33,6 +32,7 @@ from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError, JobError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast_bench import goodput
+from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.faulted_run import (
     RUN_TIMEOUT_S,
     WORKERS,
@@ -205,14 +205,30 @@ def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> li
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", default="small,large")
-    parser.add_argument("--fault", choices=SIGNALS, default="kill")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--measure", default="recovery,goodput")
-    parser.add_argument("--compare", action="append", default=[], metavar="NAME=COMMAND")
-    parser.add_argument("--peers-python", metavar="PATH")
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--workloads",
+        default="small,large",
+        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
+    )
+    parser.add_argument("--fault", choices=SIGNALS, default="kill", help="Fault to inject.")
+    parser.add_argument("--rounds", type=count, default=10, help="Number of measurements.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of faults.")
+    parser.add_argument(
+        "--measure", default="recovery,goodput", help="What to measure: recovery, goodput."
+    )
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="Measure another command in the same rounds; see docs/benchmarks.md.",
+    )
+    parser.add_argument(
+        "--peers-python",
+        metavar="PATH",
+        help="Interpreter whose torchrun, torchft and Ray Train are also measured.",
+    )
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:

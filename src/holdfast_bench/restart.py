@@ -12,7 +12,6 @@ random moment of a step. The time ends when both have committed a step in their 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from typing import Any, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
+from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.faulted_run import WORKERS, FaultedRun, min_committed
 from holdfast_bench.on_hosts import restart as on_hosts
 from holdfast_bench.peers import launched
@@ -138,11 +138,20 @@ def _row(
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", default="small")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hosts", type=int, default=1)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--workloads",
+        default="small",
+        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
+    )
+    parser.add_argument("--rounds", type=count, default=10, help="Number of measurements.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of faults.")
+    parser.add_argument(
+        "--hosts",
+        type=count,
+        default=1,
+        help="Number of hosts; several are network namespaces (root).",
+    )
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:

@@ -13,7 +13,6 @@ reach with glibc's own settings.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -31,7 +30,7 @@ from holdfast.launch.spawn import worker_environment
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS, RunDirectory
 from holdfast.runs.run import run
-from holdfast_bench.arguments import counts
+from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.workloads import WORKLOADS, job_keys
 
@@ -180,11 +179,15 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--workers", type=counts, default="1,2,4")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--workloads",
+        default=",".join(WORKLOADS),
+        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
+    )
+    parser.add_argument("--workers", type=counts, default="1,2,4", help="World sizes to measure.")
+    parser.add_argument("--steps", type=count, default=48, help="Measured steps.")
+    parser.add_argument("--rounds", type=count, default=5, help="Number of measurements.")
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
     if unknown:

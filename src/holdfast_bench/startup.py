@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import yaml
 
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
+from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.workloads import Small
 
@@ -52,8 +52,8 @@ def holdfast(workers: int) -> float:
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = parser_of(__doc__)
+    parser.add_argument("--rounds", type=count, default=7, help="Number of measurements.")
     rounds = parser.parse_args().rounds
     ways: dict[str, Callable[[], float]] = {
         "plain process": plain,

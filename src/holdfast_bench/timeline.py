@@ -11,7 +11,6 @@ the weights.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
+from holdfast_bench.arguments import parser_of
 from holdfast_bench.scenarios.scenario import POLICIES, Recovery
 
 KILL_STEP: Final = 65
@@ -99,7 +99,7 @@ def _recovery(run_dir: Path) -> Mapping[str, Any]:
 
 def main() -> None:
     """Run and print one JSON object."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser_of(__doc__).parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
         fork_server(load.load("digits", KEYS).resolved()) as forks,

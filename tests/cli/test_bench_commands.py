@@ -1,6 +1,6 @@
-"""Each `holdfast bench` command starts a benchmark that exists, with the given options."""
+"""Each `holdfast bench` command forwards its words to a benchmark that exists."""
 
-import importlib.util
+import re
 import subprocess
 import sys
 
@@ -11,16 +11,16 @@ from holdfast_bench.cli import run
 from holdfast_bench.cli.bench import app
 from holdfast_bench.results.conditions import Stopwatch
 from holdfast_bench.results.result import Result
-from holdfast_bench.suite.catalogue import BY_NAME
+from holdfast_bench.suite.catalogue import BENCHMARKS, BY_NAME
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """The benchmarks that were started, with their options."""
+    """The benchmarks that were started, with their words."""
     found = []
 
-    def measure(name, options, folder=None):
-        found.append((name, options))
+    def measure(name, words, folder=None):
+        found.append((name, words))
         return Result(benchmark=name, options=(), conditions=Stopwatch().conditions(), rows=())
 
     monkeypatch.setattr(run, "measure", measure)
@@ -31,26 +31,38 @@ def call(*words):
     typer.main.get_command(app)(list(words), standalone_mode=False)
 
 
-@pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_bench_command_starts_its_own_module(name, started):
-    call(name, "--json")
-    assert [each for each, _ in started] == [name]
-    assert importlib.util.find_spec(f"holdfast_bench.{name}")
+def test_words_are_forwarded_as_they_are(started):
+    words = ["--compare", "mine=true", "--compare", "other=false", "--rounds=7"]
+    call("recovery", *words[:2], "--json", *words[2:])
+    assert started == [("recovery", words)]
 
 
-def test_bench_recovery_passes_commands_to_compare_on(started):
-    call("recovery", "--compare", "mine=true", "--compare", "other=false", "--json")
-    options = started[0][1]
-    assert options[options.index("--compare") :][:4] == [
-        "--compare", "mine=true", "--compare", "other=false",
-    ]  # fmt: skip
+def test_the_words_of_quick_come_first(started):
+    call("recovery", "--rounds", "7", "--quick", "--json")
+    assert started == [("recovery", [*BY_NAME["recovery"].quick_words, "--rounds", "7"])]
 
 
-def test_quick_options_replace_defaults_only(started):
-    call("recovery", "--quick", "--rounds", "7", "--json")
-    options = started[0][1]
-    assert options[options.index("--rounds") + 1] == "7"
-    assert options[options.index("--workloads") + 1] == BY_NAME["recovery"].quick["workloads"]
+def said(*words):
+    command = [sys.executable, "-m", "holdfast", "bench", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_help_lists_the_names_with_a_line_each():
+    lines = said("--help").stdout.splitlines()
+    for each in BENCHMARKS:
+        assert any(re.search(rf"\b{each.name} +{re.escape(each.text)}", line) for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda each: each.name)
+def test_help_of_a_benchmark_is_that_of_its_module(benchmark):
+    done = said(benchmark.name, "--help")
+    assert f"usage: holdfast bench {benchmark.name}" in done.stdout
+    options = re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE)
+    assert {f"--{name}" for name in benchmark.quick} <= {*options}
+    assert {"--quick", "--output", "--json"} <= {*options}
+    assert done.returncode == 0
 
 
 @pytest.mark.slow
@@ -58,15 +70,16 @@ def test_quick_options_replace_defaults_only(started):
     ("words", "says"),
     [
         (["qlora", "--hosts", "1,x"], "argument --hosts: '1,x' must be numbers above 0"),
+        (["startup", "--rounds", "0"], "argument --rounds: '0' must be a number above 0"),
+        (["startup", "--runs", "2"], "unrecognized arguments: --runs 2"),
         (["emulate", "--hosts", "0"], "argument --hosts: '0' must be numbers above 0"),
         (["qlora", "--model", "/nowhere"], "config.json: No such file or directory"),
         (["scenarios", "--scenarios", "flood"], "no scenario flood; there are worker-killed"),
     ],
-    ids=["words", "none", "no folder", "no scenario"],
+    ids=["words", "no round", "unknown", "none", "no folder", "no scenario"],
 )
 def test_bad_input_is_a_sentence(words, says):
-    command = [sys.executable, "-m", "holdfast", "bench", *words]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = said(*words)
     assert done.returncode in (1, 2)
     assert says in done.stderr
     assert "Traceback" not in done.stderr

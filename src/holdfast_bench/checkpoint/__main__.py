@@ -21,6 +21,7 @@ from typing import Any, Final
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
+from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.checkpoint import floors, loading, memory, saving
 from holdfast_bench.checkpoint.runs import Runner
 from holdfast_bench.checkpoint.saving import Plan
@@ -34,16 +35,28 @@ SYSTEMS: Final = (*OURS, *PEERS)
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", default=",".join(MEASURES))
-    parser.add_argument("--workloads", default="large,lm")
-    parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
-    parser.add_argument("--every", default="25,10,5,1")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--load-mb", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--path", type=Path, default=Path())
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--measure",
+        default=",".join(MEASURES),
+        help="What to measure: saving, memory, floors, loading.",
+    )
+    parser.add_argument(
+        "--workloads",
+        default="large,lm",
+        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
+    )
+    parser.add_argument("--workers", default="1,2", help="Numbers of workers.")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="Systems to compare.")
+    parser.add_argument(
+        "--every", default="25,10,5,1", help="Steps from one save to the next, with commas."
+    )
+    parser.add_argument(
+        "--steps", type=count, default=20, help="Measured steps; more where a period is longer."
+    )
+    parser.add_argument("--load-mb", type=count, default=2000, help="Size of the loaded state, MB.")
+    parser.add_argument("--rounds", type=count, default=7, help="Number of measurements.")
+    parser.add_argument("--path", type=Path, default=Path(), help="Directory on the measured disk.")
     options = parser.parse_args()
     for name, known in (("measure", MEASURES), ("workloads", WORKLOADS), ("systems", SYSTEMS)):
         given = getattr(options, name).split(",")

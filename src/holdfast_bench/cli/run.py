@@ -13,34 +13,41 @@ from rich.table import Table
 
 from holdfast.cli.status import FAILED_STATUS
 from holdfast.errors import BenchmarkFailed
-from holdfast_bench.results.measure import measure
+from holdfast_bench.results.measure import measure, show_help
 from holdfast_bench.results.result import Result
 from holdfast_bench.suite.catalogue import BY_NAME
 
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Smaller defaults, which take under a minute.")
-]
-Output = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Directory for the result, NAME.json.")
-]
-
 WIDTH: Final = 170
 """Columns of the widest table; a narrower terminal breaks its lines rather than its words."""
-_OWN: Final = frozenset({"quick", "output", "as_json"})
-"""Options that every benchmark has."""
+_HELP: Final = frozenset({"-h", "--help"})
+_OWN_OPTIONS: Final = """
+options of every benchmark:
+  --quick       Smaller defaults, which take under a minute.
+  --output DIR  Directory for the result, NAME.json.
+  --json        Print the result as JSON.
+"""
 
 
-def run(context: typer.Context) -> None:
-    """Run the benchmark of a command."""
-    name, given = str(context.info_name), context.params
-    folder = None if given["output"] is None else Path(given["output"])
+def run(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick")] = False,
+    output: Annotated[Path | None, typer.Option()] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """Run the benchmark of a command with the words that follow its name."""
+    benchmark = BY_NAME[str(context.info_name)]
+    if _HELP & {*context.args}:
+        show_help(benchmark.name)
+        print(_OWN_OPTIONS, end="")
+        return
+    words = [*(benchmark.quick_words if quick else ()), *context.args]  # the last one counts
     try:
-        result = measure(name, _options(context), folder if BY_NAME[name].draws else None)
+        result = measure(benchmark.name, words, output if benchmark.draws else None)
     except BenchmarkFailed as failed:
         raise typer.Exit(failed.code) from None
-    if folder is not None:
-        result.save(folder)
-    if given["as_json"]:
+    if output is not None:
+        result.save(output)
+    if as_json:
         print(result.model_dump_json())
     else:
         show(result)
@@ -56,24 +63,6 @@ def show(result: Result) -> None:
         console.print(_table([row for row in result.rows if row.get("measure") == kind]))
     for name, reason in result.absent.items():
         print(f"left out: {name}: {reason}")
-
-
-def _options(context: typer.Context) -> list[str]:
-    """The words of the module's command line: quick ones replace defaults, not what was given."""
-    quick = BY_NAME[str(context.info_name)].quick if context.params["quick"] else {}
-    words: list[str] = []
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        option = max(parameter.opts, key=len).removeprefix("--")
-        value = context.params.get(name)
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "DEFAULT":
-            value = quick.get(option, value)
-        if name in _OWN or value is None:
-            continue
-        for each in value if isinstance(value, list | tuple) else [value]:
-            words += [f"--{option}", str(each)]
-    return words
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

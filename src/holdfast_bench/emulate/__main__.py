@@ -15,13 +15,12 @@ hosts with cores of their own. Each measured size is also predicted from all oth
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.linux.cores import usable_cores
-from holdfast_bench.arguments import counts
+from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.emulate.model import (
     Sample,
     TimeModel,
@@ -125,16 +124,31 @@ def _batches(scaling: str, hosts: int) -> int:
 
 def main() -> None:
     """Measure and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=counts, default="1,2,4,8,16")
-    parser.add_argument("--scaling", default=",".join(SCALINGS))
-    parser.add_argument("--parameters", type=int, default=13_631_488)
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
-    parser.add_argument("--compute-s", type=float, default=5.5)
-    parser.add_argument("--spread", type=float, default=0.01)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--link-gbit", type=float, default=10.0)
-    parser.add_argument("--network", choices=("tls", "trusted"), default="tls")
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--hosts", type=counts, default="1,2,4,8,16", help="Numbers of emulated hosts."
+    )
+    parser.add_argument(
+        "--scaling", default=",".join(SCALINGS), help="Kinds of scaling: weak, strong."
+    )
+    parser.add_argument(
+        "--parameters", type=count, default=13_631_488, help="Number of trained parameters."
+    )
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="Their dtype.")
+    parser.add_argument(
+        "--compute-s", type=float, default=5.5, help="Compute time of a host's batch, seconds."
+    )
+    parser.add_argument(
+        "--spread",
+        type=float,
+        default=0.01,
+        help="Standard deviation of compute times, as a share.",
+    )
+    parser.add_argument("--steps", type=count, default=6, help="Measured steps.")
+    parser.add_argument("--link-gbit", type=float, default=10.0, help="Rate of each host's link.")
+    parser.add_argument(
+        "--network", choices=("tls", "trusted"), default="tls", help="The key of the job."
+    )
     options = parser.parse_args()
     if unknown := set(options.scaling.split(",")) - set(SCALINGS):
         parser.error(f"no scaling {', '.join(sorted(unknown))}; there are {', '.join(SCALINGS)}")

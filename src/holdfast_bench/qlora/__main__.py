@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from holdfast.linux.cores import usable_cores
-from holdfast_bench.arguments import counts
+from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.qlora.cost import Link, recommend
 from holdfast_bench.qlora.jobs import SIZES, Setup
 from holdfast_bench.qlora.rows import (
@@ -112,22 +112,37 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=counts, default="1,2,4")
-    parser.add_argument("--size", choices=SIZES)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--seq-length", type=int, default=512)
-    parser.add_argument("--max-steps", type=int, default=100)
-    parser.add_argument("--lora-rank", type=int, default=16)
-    parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--price", type=float, default=0.6)
-    parser.add_argument("--deadline", type=float)
-    parser.add_argument("--budget", type=float)
-    parser.add_argument("--link-gbit", type=float, default=10.0)
-    parser.add_argument("--latency-us", type=float, default=50.0)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--write", type=Path)
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--hosts",
+        type=counts,
+        default="1,2,4",
+        help="Numbers of hosts; those above 1 are emulated or predicted.",
+    )
+    parser.add_argument(
+        "--size", choices=SIZES, help="Shape of the network; by default 7b with a GPU, else small."
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="Model folder; by default random weights."
+    )
+    parser.add_argument(
+        "--batch-size", type=count, default=8, help="Samples of each host and step."
+    )
+    parser.add_argument("--seq-length", type=count, default=512, help="Tokens of a sample.")
+    parser.add_argument("--max-steps", type=count, default=100, help="Steps of each run.")
+    parser.add_argument("--lora-rank", type=count, default=16, help="Rank of the adapters.")
+    parser.add_argument(
+        "--samples", type=count, default=10_000, help="Samples of the job that is priced."
+    )
+    parser.add_argument("--price", type=float, default=0.6, help="Price of a host per hour.")
+    parser.add_argument("--deadline", type=float, help="Hours that the job may take.")
+    parser.add_argument("--budget", type=float, help="What the job may cost.")
+    parser.add_argument("--link-gbit", type=float, default=10.0, help="Rate of each host's link.")
+    parser.add_argument("--latency-us", type=float, default=50.0, help="Latency of a message.")
+    parser.add_argument("--rounds", type=count, default=1, help="Number of measurements.")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="Job file for the recommended hosts."
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Measure: run one benchmark in a process of its own."""
+"""Measure: run one benchmark in a process of its own, which reads its options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from holdfast.errors import BenchmarkFailed
 from holdfast_bench.results.conditions import Stopwatch
 from holdfast_bench.results.result import Result
+
+_COMMAND: Final = (sys.executable, "-m", "holdfast_bench.run")
 
 
 def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Result:
@@ -25,7 +28,7 @@ def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Re
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
-    command = [sys.executable, "-m", "holdfast_bench.run", name, *options]
+    command = [*_COMMAND, name, *options]
     if folder is not None:
         command += ["--output", str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -40,3 +43,8 @@ def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Re
         absent=printed.get("absent", {}),
         rows=tuple(printed["rows"]),
     )
+
+
+def show_help(name: str) -> None:
+    """Print what a benchmark measures, and its options."""
+    subprocess.run([*_COMMAND, name, "--help"], check=True)

@@ -7,7 +7,6 @@ a run without a fault, bit for bit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
+from holdfast_bench.arguments import parser_of
 from holdfast_bench.scenarios import on_hosts
 from holdfast_bench.scenarios.scenario import (
     CHECKPOINT_EVERY,
@@ -114,8 +114,10 @@ def measure(scenarios: list[Scenario], folder: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run them and print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenarios", default=",".join(NAMES))
+    parser = parser_of(__doc__)
+    parser.add_argument(
+        "--scenarios", default=",".join(NAMES), help=f"Scenarios, with commas: {', '.join(NAMES)}."
+    )
     options = parser.parse_args()
     if unknown := set(options.scenarios.split(",")) - set(NAMES):
         parser.error(f"no scenario {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")

@@ -1,7 +1,6 @@
 """Catalogue: every benchmark, with what its rows mean.
 
-A new benchmark is a module `holdfast_bench.NAME` that prints one JSON object, an entry here, and a
-command in `cli.bench.commands`.
+A new benchmark is a module `holdfast_bench.NAME` that prints one JSON object, and an entry here.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ class Benchmark:
 
     Attributes:
         name: As in `holdfast bench NAME`.
+        text: The sentence of `holdfast bench --help`.
         quick: Options of `--quick`, by name: what takes under a minute.
         keys: Columns that say what a row is about; two rows with the same ones can be compared.
         measured: Columns that are measured, and which direction is better.
@@ -27,53 +27,52 @@ class Benchmark:
     """
 
     name: str
+    text: str
     quick: Mapping[str, str]
     keys: tuple[str, ...]
     measured: Mapping[str, Better] = field(default_factory=dict)
     peers: bool = False
     draws: bool = False
 
+    @property
+    def quick_words(self) -> list[str]:
+        """The words that `--quick` stands for."""
+        return [word for name, value in self.quick.items() for word in (f"--{name}", value)]
+
 
 _HOSTS: Final = ("measure", "hosts", "workers", "link", "what", "system", "kb")
 
 BENCHMARKS: Final = (
     Benchmark(
-        name="wake",
-        quick={"rounds": "20"},
-        keys=("wait",),
-        measured={"median_ms": "lower"},
-    ),
-    Benchmark(
         name="startup",
+        text="Time to the first step, compared with a plain process.",
         quick={"rounds": "2"},
         keys=("way",),
         measured={"seconds": "lower"},
     ),
     Benchmark(
         name="heartbeat",
+        text="Cost of heartbeats, and how soon a lost host is noticed.",
         quick={"intervals": "0.5,1", "agents": "1,4", "seconds": "4"},
         keys=("agents", "interval_s"),
         measured={"bytes_per_s": "lower", "detection_s": "lower"},
     ),
     Benchmark(
         name="scaling",
+        text="Throughput, compared with stock DDP and lone processes.",
         quick={"workloads": "small", "workers": "2", "steps": "24", "rounds": "1"},
         keys=("workload", "workers", "way"),
         measured={"samples_per_s": "higher"},
     ),
     Benchmark(
-        name="overhead",
-        quick={"workloads": "small", "steps": "24", "rounds": "1"},
-        keys=("workload", "setting"),
-        measured={"samples_per_s": "higher"},
-    ),
-    Benchmark(
         name="timeline",
+        text="A live recovery and a restart, step by step.",
         quick={},
         keys=("measure", "recovery", "step"),
     ),
     Benchmark(
         name="recovery",
+        text="Time from a worker's failure to the next step of all.",
         quick={"workloads": "small", "rounds": "3", "measure": "recovery"},
         keys=("measure", "workload", "fault", "way"),
         measured={"announced_s": "lower", "committed_s": "lower"},
@@ -81,18 +80,14 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="restart",
+        text="Restart time of a DDP job, compared with torchrun.",
         quick={"rounds": "2"},
         keys=("workload", "fault", "way"),
         measured={"restart_s": "lower"},
     ),
     Benchmark(
-        name="coordinator",
-        quick={"workloads": "small", "rounds": "2"},
-        keys=("workload",),
-        measured={"back_s": "lower", "slowest_after": "lower"},
-    ),
-    Benchmark(
         name="balance",
+        text="Balance on unlike devices, compared with stock DDP.",
         quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
         keys=("cluster", "mode", "workload", "shards", "system"),
         measured={"efficiency": "higher"},
@@ -100,6 +95,7 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="checkpoint",
+        text="Cost of checkpoints, compared with torch.save and DCP.",
         quick={
             "measure": "saving", "workloads": "lm", "workers": "1", "every": "10,5",
             "steps": "10", "rounds": "1", "systems": "holdfast,torch,dcp-thread",
@@ -109,6 +105,7 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="hosts",
+        text="Reductions, steps and recoveries of several hosts.",
         quick={
             "measure": "reduction", "hosts": "2", "workers": "1", "sizes-kb": "64,1024,16384",
             "rounds": "2",
@@ -117,24 +114,21 @@ BENCHMARKS: Final = (
         measured={"ms": "lower"},
     ),
     Benchmark(
-        name="sinks",
-        quick={"seconds": "5", "rounds": "1"},
-        keys=("workload", "setting"),
-        measured={"steps_per_s": "higher"},
-    ),
-    Benchmark(
         name="qlora",
+        text="QLoRA fine-tuning, and what a job costs.",
         quick={"max-steps": "10", "seq-length": "64", "batch-size": "4"},
         keys=("measure", "hosts", "kind"),
         measured={"step_s": "lower", "sync_s": "lower"},
     ),
     Benchmark(
         name="scenarios",
+        text="Failures at known steps; exits 1 if one ends wrong.",
         quick={"scenarios": "worker-killed,two-failures,checkpoint-damaged"},
         keys=("scenario", "recovery"),
     ),
     Benchmark(
         name="emulate",
+        text="Scaling on hosts whose compute is emulated.",
         quick={"hosts": "1,2,4", "scaling": "weak", "compute-s": "0.5", "steps": "4"},
         keys=("measure", "scaling", "hosts"),
         measured={"step_s": "lower"},

@@ -87,7 +87,8 @@ def compare(old: Path, new: Path, small: float = SMALL_CHANGE) -> Comparison:
 def _pairs(old: Path, new: Path) -> list[tuple[Result, Result]]:
     if not (old.is_dir() and new.is_dir()):
         return [(Result.load(old), Result.load(new))]
-    names = sorted({each.name for each in old.glob("*.json") if (new / each.name).exists()})
+    both = {each.name for each in old.glob("*.json") if (new / each.name).exists()}
+    names = sorted(both & {f"{name}.json" for name in BY_NAME})
     if not names:
         raise JobError(f"{old} and {new} have no results of the same name")
     return [(Result.load(old / name), Result.load(new / name)) for name in names]

@@ -74,10 +74,10 @@ def run_all(
 
 def options_of(benchmark: Benchmark, *, quick: bool, peers_python: str | None) -> list[str]:
     """The options of a benchmark in the suite."""
-    chosen = dict(benchmark.quick) if quick else {}
+    words = benchmark.quick_words if quick else []
     if benchmark.peers and peers_python is not None:
-        chosen["peers-python"] = peers_python
-    return [word for name, value in chosen.items() for word in (f"--{name}", value)]
+        words += ["--peers-python", peers_python]
+    return words
 
 
 def _done(result: Result, outcome: Outcome) -> Done:
