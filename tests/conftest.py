@@ -20,6 +20,8 @@ from threading import Event
 import pytest
 import torch
 
+import zygote_client
+from cpu_times import CpuTimes
 from holdfast.api.missing_checkpoint_check import accept_older
 from holdfast.api.script import run_script
 from holdfast.checkpoint import names
@@ -59,6 +61,33 @@ SMALL = {
 augmentation, dropout, clipping, a schedule, and a short last batch."""
 
 
+def pytest_configure(config):
+    times = CpuTimes(is_worker=hasattr(config, "workerinput"))
+    config.pluginmanager.register(times, "cpu-times")
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that all pytest processes of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def zygote(shared_folder, pytestconfig):
+    """The client of the process that forks the commands of tests."""
+    client = zygote_client.Client(shared_folder)
+    zygote_client.install(client)
+    pytestconfig.pluginmanager.get_plugin("cpu-times").use(client)
+    return client
+
+
+@pytest.fixture(autouse=True)
+def forked_commands(request, zygote):
+    """Commands are forked from the zygote, unless the test is marked `exec`."""
+    zygote.is_used = request.node.get_closest_marker("exec") is None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory):
     """Tests leave nothing in the user's list of runs."""
@@ -84,7 +113,7 @@ def command_line(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="session")
-def forks():
+def forks(zygote):
     with ForkServer(spawn(WORKER)) as server:
         yield server
 
