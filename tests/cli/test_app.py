@@ -1,6 +1,5 @@
 """The command line as a whole: what it says before any command runs."""
 
-import json
 import sys
 
 import pytest
@@ -16,24 +15,6 @@ def run(monkeypatch, capsys, *words):
         app.run(None)
     printed = capsys.readouterr()
     return ended.value.code, printed.out, printed.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["run", "--restarts", "3", "x.py"], "no option --restarts; it is now --max-restarts"),
-        (["run", "--hang-s=5", "x.py"], "no option --hang-s; it is now --hang-timeout-s"),
-        (["bench", "scaling", "--beside", "x"], "no option --beside; it is now --compare"),
-        (["drill", "digits", "--worlds"], "no option --worlds; it is now --vary-workers"),
-    ],
-)
-def test_an_option_of_an_earlier_version_is_refused_with_the_new_one(
-    monkeypatch, capsys, words, message
-):
-    status, _, err = run(monkeypatch, capsys, *words)
-    assert (status, err) == (2, f"holdfast: {message}\n")
-    _, out, _ = run(monkeypatch, capsys, words[0], "--json", *words[1:])
-    assert json.loads(out) == {"error": "JobError", "message": message}
 
 
 def test_options_of_a_script_may_have_any_name(monkeypatch, capsys):

@@ -46,8 +46,6 @@ def test_what_is_slow_is_slow_for_a_second_unless_it_says_otherwise():
     [
         ("kil", "--fault kil: kind: input should be 'kill', 'stop', 'exit', 'raise', 'slow', "),
         ("", "kind: input should be 'kill', "),
-        ("corrupt", "not 'corrupt'; corrupt is now corrupt-replica"),
-        ("damage", "not 'damage'; damage is now corrupt-checkpoint"),
         ("kill:stp=2", "--fault kill:stp=2: unknown key stp; did you mean step?"),
         ("kill:x=2", "unknown key x; use kind, rank, step, after_s, seconds"),
         ("kill:step", "'step' is not key=value, such as step=25 or rank=1"),

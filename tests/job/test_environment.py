@@ -8,7 +8,7 @@ import pytest
 from conftest import printed
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.job.environment_names import KNOWN, TAKEN
+from holdfast.job.environment_names import TAKEN
 from holdfast.job.portable import PINNED
 from holdfast.launch import environment
 
@@ -30,25 +30,6 @@ def test_numbers_become_text():
 def test_an_override_sets_one_variable():
     job = load.load("digits", ["env.NCCL_DEBUG=INFO", "env.GLOO_LOG_LEVEL=WARN"])
     assert job.env == {"NCCL_DEBUG": "INFO", "GLOO_LOG_LEVEL": "WARN"}
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("NCCL_SOKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-        ("NCCL_IB_HCAS", "NCCL_IB_HCA"),
-        ("NCCL_DEBUG_SUBSYSTEM", "NCCL_DEBUG_SUBSYS"),
-        ("TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
-        ("GLOO_SOCKET_IFNAMES", "GLOO_SOCKET_IFNAME"),
-    ],
-)
-def test_a_misspelt_variable_is_refused_with_the_nearest(name, nearest):
-    assert f"no variable {name} in " in refused(**{name: "x"})
-    assert f"did you mean {nearest}?" in refused(**{name: "x"})
-
-
-def test_a_variable_that_no_other_is_near_to_says_where_it_can_go():
-    assert refused(NCCL_0="x").endswith("put it into a file and name that: NCCL_CONF_FILE")
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -92,10 +73,6 @@ def test_portable_numerics_keep_their_variables():
         load.check({"numerics": "portable", "env": env}, where="test")
     job = load.check({"numerics": "portable", "env": {"MINE": "x"}}, where="test")
     assert job.library_variables == {"MINE": "x", **PINNED}
-
-
-def test_every_known_name_has_the_prefix_of_its_library():
-    assert all(name.startswith(prefix) for prefix, (known, _) in KNOWN.items() for name in known)
 
 
 def test_variables_of_libraries_come_from_the_job_alone():

@@ -230,23 +230,6 @@ def test_values_from_python_are_not_parsed():
     assert job.optimizer.lr == 0.5
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("shares=[4, 4]", "unknown key shares; it is now shards_per_worker (from shares=[4, 4])"),
-        ("hang_s=5", "unknown key hang_s; it is now hang_timeout_s (from hang_s=5)"),
-        ("unlike=stamp", "unknown key unlike; it is now on_numerics_change=record (from"),
-        ("unlike=refuse", "unknown key unlike; it is now on_numerics_change=fail (from"),
-        ("on_numerics_change=stamp", "should be 'record' or 'fail', not 'stamp'; stamp is now rec"),
-        ("on_numerics_change=refuse", "not 'refuse'; refuse is now fail"),
-    ],
-)
-def test_a_name_of_an_earlier_version_is_refused_with_the_new_one(override, message):
-    with pytest.raises(JobError) as caught:
-        load("digits", [override])
-    assert message in str(caught.value)
-
-
 def test_mistakes_are_listed_by_line_with_those_of_overrides_last(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("seed: x\nworkers: 0\n")

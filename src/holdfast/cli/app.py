@@ -11,7 +11,6 @@ import typer
 from holdfast.cli.on_demand import OnDemand, command
 from holdfast.cli.status import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
-from holdfast.job import renamed
 from holdfast.launch.spawn import Spawned
 
 
@@ -52,7 +51,6 @@ def run(spawned: Spawned | None) -> None:
         spawned: A fork server that the command may use.
     """
     try:
-        _check_renamed(_own(sys.argv[1:]))
         app(obj=spawned)
     except HoldfastError as error:
         if isinstance(error.__cause__, RankTraceback):
@@ -62,14 +60,6 @@ def run(spawned: Spawned | None) -> None:
         if "--json" in _own(sys.argv[1:]):
             print(json.dumps({"error": type(error).__name__, "message": message}))
         sys.exit(_status(error))
-
-
-def _check_renamed(words: list[str]) -> None:
-    """Raises: JobError: An option has been renamed."""
-    for word in words:
-        option = word.partition("=")[0]
-        if option in renamed.OPTIONS:
-            raise JobError(f"no option {option}; it is now {renamed.OPTIONS[option]}")
 
 
 def _status(error: HoldfastError) -> int:

@@ -6,7 +6,6 @@ looks like a secret is refused, and its value never repeated.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, TypeAlias
@@ -14,7 +13,7 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from holdfast.job.environment_names import KNOWN, TAKEN
+from holdfast.job.environment_names import TAKEN
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SECRET: Final = re.compile(
@@ -52,17 +51,6 @@ def _problems(name: object, value: object) -> Iterator[str]:
         yield f"{name} contains a null character; remove it"
     if name in TAKEN:
         yield f"{name} is not the job's to set; {TAKEN[name]}"
-    for prefix, (known, source) in KNOWN.items():
-        if name.startswith(prefix) and name not in known:
-            yield f"no variable {name} in {source}; {_instead(name, prefix, known)}"
-
-
-def _instead(name: str, prefix: str, known: frozenset[str]) -> str:
-    endings = sorted(each.removeprefix(prefix) for each in known)
-    close = difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)
-    if close:
-        return f"did you mean {prefix}{close[0]}?"
-    return "remove it" if "NCCL" not in name else "put it into a file and name that: NCCL_CONF_FILE"
 
 
 Environment: TypeAlias = Annotated[dict[str, str], BeforeValidator(_checked)]

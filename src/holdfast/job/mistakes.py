@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.job import keys, renamed
+from holdfast.job import keys
 from holdfast.job.part import NUMBER
 from holdfast.job.source import YamlSource
 
@@ -75,9 +75,7 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
     if kind.startswith("model_") and isinstance(got, str):
         name = f"{_dotted(path)}.name"
         shown += f"; did you mean {name}={got}?" if name in keys.words(values) else ""
-    new = renamed.VALUES.get(str(path[-1]), {}).get(str(got))
-    hint = f"; {got} is now {new}" if new else ""
-    return f"{message[0].lower()}{message[1:]}{shown}{hint}"
+    return f"{message[0].lower()}{message[1:]}{shown}"
 
 
 def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
@@ -100,10 +98,6 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
 def _instead(path: list[str | int], values: Mapping[str, Any], given: YamlSource | None) -> str:
     """What to do about an unknown key."""
     *parents, last = map(str, path)
-    if not parents and last in renamed.KEYS:
-        new = renamed.KEYS[last]
-        value = renamed.VALUES.get(new, {}).get(str(values[last]))
-        return f"it is now {new}={value}" if value else f"it is now {new}"
     close = nearest(last, keys.below(values, *parents))
     replaced = given.overridden([*parents, "name"]) if given and parents else None
     if close is None and replaced is not None and ".name=" in replaced:

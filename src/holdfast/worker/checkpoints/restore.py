@@ -131,7 +131,7 @@ class Restorer:
                 if nearby and group.rank in verified:
                     _copy_shares(replica, group, nearby)
                 return self._restored(step, manifest, replica, group, verified)
-            if self._away:  # no member has verified it, and nobody knows that it is damaged
+            if self._away:  # no member has verified it, and it may be undamaged
                 raise CheckpointError(
                     f"{self._away} for {LIST_TIMEOUT_S:.0f} s; make the storage readable, then "
                     "resume the run"
