@@ -279,12 +279,12 @@ def test_differences_are_named(command_line, run, tmp_path):
 
 def test_weights_are_exported_for_dcp_too(command_line, run, tmp_path):
     target = tmp_path / "dcp"
-    words = ["checkpoint", "export", str(run), str(target), "--format", "dcp"]
+    words = ["export", str(run), str(target), "--format", "dcp"]
     assert command_line(*words)[:2] == (0, f"{directory(run, 40)} -> {target}\n")
     assert (target / ".metadata").exists()
     assert command_line(*words)[0] == 2
     assert command_line(*words, "--best", "--force")[0] == 0
-    assert command_line("checkpoint", "export", str(run), "--format", "csv", "--best")[0] == 2
+    assert command_line("export", str(run), "--format", "csv", "--best")[0] == 2
 
 
 def test_a_live_run_is_not_pruned(command_line, run):

@@ -40,11 +40,12 @@ def test_a_run_directory_is_no_backup(command_line, tmp_path, prefix):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--from", "{}"], "--from continues a run: add --resume or --extend"),
+        (["--from", "{}"], "--from continues a run: add --resume or extend=true"),
         (["--resume", "--dry-run", "--from", "{}"], "--from continues a run"),
         (["--resume", "--from", "{}"], "has no backup of a run"),
         (["workers=1", "--resume", "--from", "{}"], "has no backup of a run"),
-        (["--resume", "--from", "nothing://{}"], "Protocol not known"),
+        (["extend=true", "--from", "{}"], "has no backup of a run"),
+        (["--resume", "--from", "nothing://{}"], "is no store for backups"),
     ],
 )
 def test_a_run_that_cannot_be_restored_leaves_nothing(command_line, tmp_path, words, reason):

@@ -77,9 +77,9 @@ def test_weights_that_do_not_fit_are_listed_or_left_out(trained, tmp_path):
 def test_an_extended_run_has_the_weights_of_a_longer_one(trained, tmp_path):
     whole = trained(epochs=4)
     trained(run_dir=tmp_path / "run", workers=2, epochs=2)
-    with pytest.raises(JobError, match=r"epochs=2, not 4; continue it with --extend"):
+    with pytest.raises(JobError, match=r"epochs=2, not 4; continue it with extend=true"):
         trained(run_dir=tmp_path / "run", resume=True, epochs=4)
-    extended = trained(run_dir=tmp_path / "run", resume=True, epochs=4, extend=True)
+    extended = trained(run_dir=tmp_path / "run", epochs=4, extend=True)
     assert extended.weights_sha256 == whole.weights_sha256
     (event,) = events_of(tmp_path / "run", "run-extended")
     assert (event["epochs"], event["total_steps"], event["step"]) == (4, 12, 6)

@@ -49,7 +49,8 @@ def train(
             a complete :class:`Job`.
         run_dir: Directory for checkpoints, metrics and logs. Default: a new one in ``runs/``.
         resume: Continue the run in ``run_dir``, or the newest run of this job. Default: False.
-        extend: Like ``resume``, for more epochs or steps than the run began with. Default: False.
+        extend: Like ``resume``, for more epochs or steps than the run began with; the same as the
+            job's key. Default: False.
         on: The engine that places the run's agents, such as ``"ray"``; by default they run on this
             host.
         queue: Wait until the CPUs, GPUs and memory that the run needs are free. Default: False, so
@@ -117,7 +118,7 @@ def _train(
             request,
             options,
             run_dir=run_dir,
-            resume=resume or extend,
+            resume=resume,
             attendance=attendance,
             on=on,
             queue=queue,
@@ -158,7 +159,7 @@ def run_job(
         request: The job.
         options: How its processes are started and ended.
         run_dir: Directory of the run; by default a new one, or with `resume` the job's newest.
-        resume: True to continue the run of the directory.
+        resume: True to continue the run of the directory, as a job with `extend` does.
         placement: The hosts of the run, as far as the caller has chosen them.
         attendance: Who watches it.
         on, address, queue: See `reserved`.
@@ -168,15 +169,15 @@ def run_job(
         HoldfastError: See `train`.
     """
     options = options or LaunchOptions()
+    resume = resume or request.extend
     _check(request, options, placement, on)
     path = _path(request, run_dir, resume)
     begun = _begun(path) if resume else None
     with ExitStack() as held:
         # numbers for `auto`, the first of which need the whole host
         job, options = held.enter_context(resolved_workers(request, begun, options, queue=queue))
-        plan_step(
-            job.shards, job.workers, job.shards_per_worker
-        )  # refuse before anything is written
+        # refuse a plan without shards for a worker, before anything is written
+        plan_step(job.shards, job.workers, job.shards_per_worker)
         placement = held.enter_context(
             reserved(job, path, placement, options.controls, on=on, address=address, queue=queue)
         )

@@ -49,12 +49,6 @@ def train(
     context: typer.Context,
     job: JobOfRun = None,
     overrides: Overrides = None,
-    workers: Annotated[
-        str | None, typer.Option(help="Number of workers, or auto; the same as workers=N.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device: auto, cpu or cuda; the same as device=NAME.")
-    ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Run directory; default: a new one in runs/.")
     ] = None,
@@ -69,10 +63,6 @@ def train(
             help="Resume from a backup: fetch the run, with its job, into --run first.",
         ),
     ] = None,
-    extend: Annotated[
-        bool,
-        typer.Option("--extend", help="Resume, with more epochs than the run began with."),
-    ] = False,
     accept_older: AcceptOlder = False,
     tee: Annotated[
         str | None,
@@ -105,14 +95,13 @@ def train(
     as_json: EndingJson = False,
 ) -> None:
     """Train a job; checkpoints, metrics and logs go to its run directory."""
-    resume = resume or extend
+    words = overrides or []
+    resume = resume or any(map(_extends, [job or "", *words]))
     if backup is not None and not background:  # else the command before this one has done so
         run = _restored(backup, run, resume=resume, dry_run=dry_run)
-    named, asked = _named(job, overrides or [], run if resume else None)
-    keys = {"workers": workers, "device": device}
-    asked += [f"{key}={value}" for key, value in keys.items() if value is not None]
-    every = [*asked, *(["extend=true"] if extend else [])]
-    chosen = load.load(named, every) if named else load.resumed(run or Path(), every)
+    named, asked = _named(job, words, run if resume else None)
+    chosen = load.load(named, asked) if named else load.resumed(run or Path(), asked)
+    resume = resume or chosen.extend
     known, served = profiles(profile), metrics_address(metrics)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
@@ -149,7 +138,7 @@ def train(
 def _restored(url: str, run_dir: Path | None, *, resume: bool, dry_run: bool) -> Path:
     """The run directory that is made of a backup."""
     if not resume or dry_run:
-        raise JobError("--from continues a run: add --resume or --extend, without --dry-run")
+        raise JobError("--from continues a run: add --resume or extend=true, without --dry-run")
     source = Path(url.removeprefix("file://"))
     if (source / EVENTS).is_file():  # in a backup it is a folder
         raise JobError(
@@ -176,9 +165,15 @@ def _named(
     if run_dir is None:
         raise JobError(
             f"no job is named: give {', '.join(load.builtin_names()[:3])}, …, a .yaml file or your "
-            "own file.py:function; only --resume with --run or --from needs none"
+            "own file.py:function; only --resume or extend=true with --run or --from needs none"
         )
     return None, [*filter(None, [job]), *overrides]
+
+
+def _extends(word: str) -> bool:
+    """True if a word asks for more epochs of a run, which is resumed."""
+    key, _, value = word.partition("=")
+    return key == "extend" and value.lower() == "true"
 
 
 def _in_background(run_dir: Path, job: str, on: str, *, detach: bool) -> None:
@@ -204,8 +199,8 @@ def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> di
     if result.status == "stopped":
         again = ["holdfast", "train", *asked, "--run", run_dir, "--resume"]
         return {"continue": again, "what happened": events}
-    same = [word for word in asked if not word.startswith("epochs=")]
-    longer = ["--run", run_dir, "--extend", f"epochs={2 * job.epochs}"]
+    same = [word for word in asked if not word.startswith(("epochs=", "extend="))]
+    longer = ["extend=true", f"epochs={2 * job.epochs}", "--run", run_dir]
     return {
         "what happened": events,
         "weights": ["holdfast", "export", run_dir, _weights_file(job)],

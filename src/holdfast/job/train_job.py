@@ -74,8 +74,8 @@ class TrainRequest(RunKeys):
     """Global batch size: samples per step over all workers."""
     epochs: Annotated[Count, Field(le=10**9)] = 1
     extend: bool = False
-    """Whether a run that is resumed may have more epochs or steps than it began with. Schedules
-    span the new length."""
+    """Whether to resume a run, with more epochs or steps than it began with. Schedules span the new
+    length."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Maximum gradient norm (L2)."""

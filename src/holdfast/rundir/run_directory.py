@@ -245,7 +245,7 @@ class RunDirectory(RunPaths):
         if key == "epochs" and before[key] < job.weights_config()[key]:
             raise JobError(
                 f"{path} is a run with epochs={before[key]}, not {job.weights_config()[key]}; "
-                "continue it with --extend (extend=True in Python), or start a new run"
+                "continue it with extend=true, or start a new run"
             )
         if key is not None:
             raise JobError(

@@ -26,7 +26,7 @@ def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) ->
     longer = [key for key in changed if key in ("epochs", "steps") and facts[key] > known[key]]
     if changed and not (extend and changed == longer):
         key = next((each for each in changed if each not in longer), changed[0])
-        advice = "extend the run with --extend (extend=True in Python)"
+        advice = "extend the run with extend=true"
         raise JobError(
             f"the run began with {key}={known[key]} in session.shards and now has {facts[key]}: "
             "samples would be used twice or never. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from holdfast.cli.checkpoint import diff, ls, pin, prune, show, verify
-from holdfast.cli.observe import export
 
 app = typer.Typer(
     help="List, check, compare and keep the checkpoints of a run.", no_args_is_help=True
@@ -14,6 +13,5 @@ app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.command("diff")(diff.diff)
-app.command("export")(export.export)
 app.command("prune")(prune.prune)
 app.command("pin")(pin.pin)
