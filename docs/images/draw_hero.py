@@ -19,7 +19,8 @@ from matplotlib.font_manager import get_font
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextToPath
 
-FONTS = Path(__file__).parent / "fonts"
+from holdfast_bench.report.theme import FONTS
+
 FACES = {
     "regular": "HoldfastSans-Regular.ttf",
     "semibold": "HoldfastSans-SemiBold.ttf",

@@ -51,7 +51,7 @@ class RunKeys(Spec):
     resources: Resources = Resources()
     env: Environment = Field(default_factory=dict)
     """Environment variables of the workers, such as `NCCL_DEBUG`. Those of NCCL and gloo come from
-    here alone, and only documented ones are accepted. No secrets: run directories have copies."""
+    here alone. No secrets: run directories have copies."""
     notify: Annotated[tuple[str, ...], BeforeValidator(_are_variables)] = ()
     """Names of environment variables, each of which holds an Apprise address. Recoveries and the
     end of the run are announced there."""

@@ -38,6 +38,7 @@ class ScriptJob(RunKeys):
     workers: Workers = 1
     script: Script
     on_failure: Literal["restart", "stop"] = "restart"
+    """What happens when a worker fails. `restart`: all workers restart. `stop`: the run ends."""
     port: Port = 0
     """Port of the store through which process groups meet, on rank 0's host; 0 takes a free one."""
 

@@ -87,13 +87,6 @@ class BackupSettings(Spec):
     def _url_alone(cls, given: object) -> object:
         return {"to": str(given)} if isinstance(given, str | Path) else given
 
-    @field_validator("to")
-    @classmethod
-    def _outlives_the_run(cls, to: str) -> str:
-        if to.startswith("memory:"):
-            raise ValueError("memory:// ends with the process; name a directory or a bucket")
-        return to
-
 
 class Evaluation(Spec):
     """When the task's test data is evaluated, and what follows from the result."""

@@ -57,26 +57,31 @@ class TrainRequest(RunKeys):
 
     # The task: model, data and loss.
     task: str = "classification"
-    """`classification`, `language`, `masked-language`, or your own: `package.module:name` or
-    `path/to/file.py:name`, where name is a task class or a function that takes the session."""
+    """`classification`, `language`, `masked-language`, `qlora`, or your own: `package.module:name`
+    or `path/to/file.py:name`, where name is a task class or a function that takes the session."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of your own task: any plain values."""
     data: Data | None = None
+    """Data set of a built-in task."""
     model: Model | None = None
-
+    """Model of a built-in task."""
     init_from: InitFrom | None = None
     """Where the model's first weights come from; by default its factory draws them."""
 
     # Optimization.
     optimizer: Optimizer = AdamW(name="adamw")
+    """Optimizer of a built-in task."""
     schedule: Schedule = Constant()
+    """Learning rate of a built-in task, by step."""
     batch: Count = 64
     """Global batch size: samples per step over all workers."""
     epochs: Annotated[Count, Field(le=10**9)] = 1
+    """Number of times that each training sample is used."""
     extend: bool = False
     """Whether to resume a run, with more epochs or steps than it began with. Schedules span the new
     length."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the initial weights, the sample order and all random numbers."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Maximum gradient norm (L2)."""
 
