@@ -153,7 +153,7 @@ def find_newest(
     raise CheckpointError(
         f"{reason}. That did not change in {LIST_TIMEOUT_S:.0f} s: mount the storage, or bring the "
         "checkpoint back, then resume the run. If it is lost, resume with --accept-older "
-        "(accept_older=True in Python)"
+        "(accept_older=True in Python), or let a host that joins use another --run"
     )
 
 
