@@ -91,7 +91,7 @@ def engine_hosts(
         EngineError: The engine cannot be used, or too little is free and the run does not wait.
         Interrupted: A signal ended the wait.
     """
-    ask = _ask(job)
+    ask = ask_of(job)
     with closing(open_engine(on)) as engine:
         lacking = engine.reserve(ask)
         if lacking and wait is None:
@@ -116,7 +116,12 @@ def count_hosts(on: str) -> int:
         return engine.num_hosts
 
 
-def _ask(job: TrainRequest | ScriptJob) -> Ask:
+def ask_of(job: TrainRequest | ScriptJob) -> Ask:
+    """What a job asks of an engine.
+
+    Raises:
+        JobError: It leaves its number of workers to a measurement of this host.
+    """
     if job.workers == AUTO:
         raise JobError("workers=auto measures this host; with --on, give a number of workers")
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.api.attended import UNATTENDED, Attendance, attend
-from holdfast.api.reserve import reserved
+from holdfast.api.reserve import ask_of, reserved
 from holdfast.api.resolve.resolve import resolved_shards, resolved_workers
 from holdfast.api.result import Result, result_of
 from holdfast.checkpoint.sealing.seal import Seal
@@ -203,6 +203,8 @@ def _check(request: TrainRequest, options: LaunchOptions, placement: Placement, 
             "the task is defined in this program, so other hosts cannot import it; with --on, put "
             "it into a file of its own and import it from there"
         )
+    if on:
+        ask_of(request)
     if request.hosts > 1 and placement.endpoint is None and not on:
         raise JobError(
             f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
