@@ -1,12 +1,13 @@
 """Links between two hosts of one process, and what links and reports mean together."""
 
-import itertools
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
-from conftest import own_loopback_address, wait_until
-from holdfast.coordinator.authority import Authority
+from conftest import own_loopback_address
 from holdfast.doctor.finding import Outcome
 from holdfast.doctor.peers.compare import (
     Peer,
@@ -16,85 +17,109 @@ from holdfast.doctor.peers.compare import (
     settings,
     speeds,
     versions,
+    weights,
 )
-from holdfast.doctor.peers.link import Link, Reach
-from holdfast.doctor.peers.link_server import LinkServer
-from holdfast.doctor.peers.messages import ReportMessage
-from holdfast.doctor.peers.rounds import rounds
+from holdfast.doctor.peers.links import Links
+from holdfast.doctor.peers.report import HostReport, Link, Reach, newest
 from holdfast.doctor.torch_report import TorchReport
-from holdfast.wire.tls import Role
 
 KEY = b"k" * 32
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority.create(tmp_path_factory.mktemp("authority"))
-
-
-def server(authority, name, key=KEY):
-    return LinkServer(own_loopback_address(), authority.issue(name, Role.DATA), key)
+def measure(*keys):
+    """What hosts of this process find of their links, each with a key."""
+    listeners = [socket.create_server((own_loopback_address(), 0)) for _ in keys]
+    addresses = {rank: "{}:{}".format(*each.getsockname()) for rank, each in enumerate(listeners)}
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(Links(rank, addresses, listener, key))
+            for rank, (listener, key) in enumerate(zip(listeners, keys, strict=True))
+        ]
+        for each in hosts:
+            each._send_datagrams()  # all listen now
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            links = list(pool.map(Links.measure, hosts))
+        return [(found, each.heard) for found, each in zip(links, hosts, strict=True)]
 
 
 @pytest.mark.slow
-def test_a_link_is_measured_and_its_datagrams_arrive(authority):
-    with server(authority, "a") as near, server(authority, "b") as far:
-        link = near.measure("a", "b", far_address(far), far.port)
-        assert link.reach is Reach.REACHED, link
-        assert 0 < link.latency_s < 1
-        assert link.bytes_per_s > 1e6
-        wait_until(lambda: far.heard == {"a"})
+def test_every_link_is_measured_and_datagrams_arrive():
+    found = measure(KEY, KEY, KEY)
+    for rank, (links, heard) in enumerate(found):
+        assert {int(each.target) for each in links} == heard == {0, 1, 2} - {rank}
+        for link in links:
+            assert link.reach is Reach.REACHED, link
+            assert 0 < link.latency_s < 1
+            assert link.bytes_per_s > 1e6
+            assert abs(link.ahead_s) < 1
 
 
-def far_address(far):
-    return far._listener.getsockname()[0]
+@pytest.mark.slow
+def test_a_host_of_another_check_is_told_apart():
+    for links, heard in measure(KEY, b"x" * 32):
+        assert [each.reach for each in links] == [Reach.UNLIKE]
+        assert heard == set()
 
 
-def test_a_host_of_another_check_is_told_apart(authority, tmp_path):
-    other = Authority.create(tmp_path)
-    with server(authority, "a") as near, server(other, "b", b"x" * 32) as far:
-        assert near.measure("a", "b", far_address(far), far.port).reach is Reach.UNLIKE
-        assert far.heard == set()
-
-
-def test_a_port_where_no_one_listens_refuses(authority):
-    with server(authority, "a") as near, socket.create_server(("127.0.0.1", 0)) as closed:
+def test_a_port_where_no_one_listens_refuses():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-        closed.close()
-        assert near.measure("a", "b", "127.0.0.1", port).reach is Reach.REFUSED
+    listener = socket.create_server((own_loopback_address(), 0))
+    addresses = {0: "{}:{}".format(*listener.getsockname()), 1: f"127.0.0.1:{port}"}
+    with Links(0, addresses, listener, KEY) as links:
+        assert [each.reach for each in links.measure()] == [Reach.REFUSED]
 
 
-@pytest.mark.parametrize("count", range(1, 9))
-def test_rounds_have_every_ordered_pair_once_and_no_host_twice_at_a_time(count):
-    found = rounds(count)
-    pairs = [pair for each in found for pair in each]
-    assert sorted(pairs) == sorted(itertools.permutations(range(count), 2))
-    for each in found:
-        hosts = [host for pair in each for host in pair]
-        assert len(hosts) == len(set(hosts))
+@pytest.mark.slow
+def test_a_host_that_still_checks_itself_is_waited_for():
+    listeners = [socket.create_server((own_loopback_address(), 0)) for _ in range(2)]
+    addresses = {rank: "{}:{}".format(*each.getsockname()) for rank, each in enumerate(listeners)}
+    with Links(0, addresses, listeners[0], KEY) as near, Links(1, addresses, listeners[1], KEY):
+        measuring = threading.Thread(target=near.measure, daemon=True)
+        measuring.start()
+        measuring.join(0.3)
+        assert measuring.is_alive()
 
 
-def peer(name, *, ahead_s=0.0, heard=(), torch="2.13.0", kernels="same", **numbers):
+def test_what_hosts_tell_is_read_from_among_other_lines(tmp_path):
+    log = tmp_path / "rank-0.log"
+    assert newest(log) is None
+    first = HostReport(host="a")
+    last = HostReport(host="a", links=(link("0", "1"),), heard=(1,))
+    lines = ["a warning", first.model_dump_json(), last.model_dump_json(), '{"host": 1}', "end"]
+    log.write_text("\n".join(lines))
+    assert newest(log) == last
+
+
+def peer(name, *, heard=(), torch="2.13.0", kernels="same", weights="w", **numbers):
     numbers = {"torch": torch, "processor": "p", "capability": "AVX512", **numbers}
-    report = ReportMessage(
-        address="10.0.0.1", port=9, versions={"python": "3.11.7", "torch": torch}, cores=2,
-        torch=TorchReport(torch=torch, numerics=numbers, kernels={"kernels": kernels}), findings=(),
+    report = HostReport(
+        host=name, address="10.0.0.1:9", versions={"python": "3.11.7", "torch": torch},
+        torch=TorchReport(torch=torch, numerics=numbers, kernels={"kernels": kernels}),
+        weights=weights,
     )  # fmt: skip
-    return Peer(name=name, report=report, ahead_s=ahead_s, heard=frozenset(heard))
+    return Peer(name=name, report=report, heard=frozenset(heard))
 
 
-def link(source, target, reach=Reach.REACHED, rate=1e9, latency_s=1e-4):
+def link(source, target, reach=Reach.REACHED, rate=1e9, latency_s=1e-4, ahead_s=0.0):
     return Link(
-        source=source, target=target, reach=reach, why="why", latency_s=latency_s, bytes_per_s=rate
-    )
+        source=source, target=target, reach=reach, why="why", latency_s=latency_s,
+        bytes_per_s=rate, ahead_s=ahead_s,
+    )  # fmt: skip
 
 
 def test_hosts_that_are_alike_are_well():
-    peers = [peer("a"), peer("b", ahead_s=0.2)]
-    links = [link("a", "b"), link("b", "a")]
-    found = [*versions(peers), *numerics(peers), *clocks(peers), *reached(peers, links)]
-    found += speeds(links)
-    assert [each.outcome for each in found] == [Outcome.OK] * 4
+    peers = [peer("a"), peer("b")]
+    links = [link("a", "b", ahead_s=0.2), link("b", "a", ahead_s=-0.2)]
+    found = [*versions(peers), *numerics(peers), *weights(peers), *clocks(peers, links)]
+    found += [*reached(peers, links), *speeds(links)]
+    assert [each.outcome for each in found] == [Outcome.OK] * 5
+
+
+def test_other_weights_of_a_trial_are_a_fault_of_the_host_that_differs():
+    (found,) = weights([peer("a"), peer("b", weights="v"), peer("c", weights="")])
+    assert (found.outcome, found.host) == (Outcome.FAULT, "b")
+    assert "than that of a" in found.found
 
 
 def test_another_version_of_torch_is_a_fault_of_the_host_that_differs():
@@ -120,7 +145,8 @@ def test_other_numerics_are_a_fault_with_what_would_make_them_equal(other, remed
 
 
 def test_clocks_that_differ_by_hours_are_a_fault_and_by_seconds_advice():
-    late, wrong = clocks([peer("a"), peer("b", ahead_s=-3.0), peer("c", ahead_s=1e6)])
+    links = [link("a", "b", ahead_s=-3.0), link("c", "a", ahead_s=-1e6)]  # none from a to c
+    late, wrong = clocks([peer("a"), peer("b"), peer("c")], links)
     assert (late.outcome, wrong.outcome) == (Outcome.ADVICE, Outcome.FAULT)
     assert late.found == "3.0 s behind that of a"
 
@@ -158,7 +184,7 @@ def test_a_link_that_holds_the_others_up_is_named():
 
 
 def test_settings_are_commands_with_the_addresses_that_worked():
-    first, other = settings([peer("a"), peer("b")], ("digits", "params={a: 1}"), 50051)
+    first, other = settings([peer("a"), peer("b")], ("digits", "params={a: 1}", "hosts=2"), 50051)
     assert first == (
         "holdfast coordinator digits 'params={a: 1}' --hosts 2 --address 10.0.0.1 --port 50051"
     )

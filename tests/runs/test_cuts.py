@@ -138,7 +138,6 @@ def test_the_others_commit_soon_after_a_cut(begin):
     assert run.end() == run.alone()
 
 
-@needs_iptables
 def test_hosts_that_cannot_reach_each_other_do_not_stop_the_others(begin):
     run = begin("epochs=60", "evaluation.every_epochs=60")
     run.hosts.deafen(2, to=3)

@@ -83,8 +83,11 @@ def run(
 ) -> None:
     """Run an unchanged torchrun script; when a worker fails, all workers restart."""
     hosts = _number_of_hosts(nnodes)
-    place = {"module": script} if module else {"path": script}
-    asked = Script(**place, arguments=tuple(arguments or ()))
+    asked = Script(
+        path=None if module else script,
+        module=script if module else None,
+        arguments=tuple(arguments or ()),
+    )
     values = {
         "name": name_of(asked),
         "script": asked.model_dump(),

@@ -10,14 +10,15 @@ from holdfast.doctor.disk import disk, home_of
 from holdfast.doctor.finding import Finding, Outcome, advice
 from holdfast.doctor.needs import Needs
 from holdfast.doctor.torch_report import TorchReport
+from holdfast.doctor.trial import Trial
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 
 
 def examine(
     needs: Needs, address: str, forks: ForkServer | Spawned | None
-) -> Iterator[Finding | TorchReport]:
-    """Check this host; findings are given as they are found, and the report of torch among them.
+) -> Iterator[Finding | TorchReport | Trial]:
+    """Check this host; findings are given as they are found, and what they are of among them.
 
     Args:
         needs: What the job asks of the host.
@@ -53,4 +54,4 @@ def examine(
     if any(each.outcome is Outcome.FAULT for each in on_disk):
         yield advice("trial run", "not made, for lack of a disk", "repair that, and check again")
     else:
-        yield trial.on_this_host(needs.job, home_of(needs.run_dir), forks)
+        yield from trial.on_this_host(needs.job, home_of(needs.run_dir), forks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import RunDirectory
-from holdfast.runs.controls import Controls
-from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions, run
+from holdfast.runs.supervisor import Controls
 
 STEPS: Final = 4
 SHARD: Final = 8
@@ -35,7 +34,7 @@ MAX_WORKERS: Final = 8
 TIMEOUT_S: Final = 60.0
 """How long workers of the trial wait for each other."""
 LATE_S: Final = 120.0
-"""How long a trial may take, with joining."""
+"""How long a trial may take."""
 _KEPT: Final = ("sync", "device", "network", "numerics", "heartbeat")
 """Keys of the job that the trial has, too."""
 _LOG_LINES: Final = 3
@@ -56,27 +55,21 @@ class Trial:
     workers: int
 
 
-def trial_job(job: TrainJob, hosts: int = 1, most_hosts: int = 1) -> TrainJob:
-    """The job of a trial.
+def trial_job(job: TrainJob) -> TrainJob:
+    """The job of a trial; it ends with the same weights on all hosts, with any number of workers.
 
     Args:
         job: What is going to be run.
-        hosts: On how many hosts the trial runs; one worker on each if they are several.
-        most_hosts: Trials with the same number end with the same weights.
     """
-    workers = hosts
-    if hosts == 1:
-        workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(job.workers, usable_cores())))
-    shards = max(MAX_WORKERS, most_hosts)
-    batch = SHARD * shards
+    workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(job.workers, usable_cores())))
+    batch = SHARD * MAX_WORKERS
     values: dict[str, Any] = {
         "name": "doctor",
         "data": {"name": "synthetic-images", "size": STEPS * batch, "channels": 1, "height": 8},
         "model": {"name": "mlp", "hidden": [32]},
         "batch": batch,
-        "shards": shards,
+        "shards": MAX_WORKERS,
         "workers": workers,
-        "hosts": hosts,
         "timeout_s": TIMEOUT_S,
         "on_failure": "stop",
         "restarts": {"limit": 0},
@@ -85,21 +78,13 @@ def trial_job(job: TrainJob, hosts: int = 1, most_hosts: int = 1) -> TrainJob:
     return load.check({**kept, **values}, where="of the doctor")
 
 
-def run_trial(
-    job: TrainJob,
-    path: Path,
-    options: LaunchOptions,
-    begun: Callable[[Path], object] = lambda _: None,
-    placement: Placement = THIS_HOST,
-) -> Trial:
+def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
     """Run a trial.
 
     Args:
         job: Of the trial.
         path: Its run directory.
         options: How to launch it; it has controls of its own.
-        begun: Called with the run directory before the run begins.
-        placement: The hosts of the run.
 
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
@@ -110,8 +95,7 @@ def run_trial(
     late.start()
     try:
         with RunDirectory(path, job, resume=False) as directory:
-            begun(path)
-            result = run(directory, replace(options, controls=controls), placement=placement)
+            result = run(directory, replace(options, controls=controls))
     except Interrupted:
         if late.is_alive():
             raise
@@ -127,8 +111,10 @@ def run_trial(
     )
 
 
-def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) -> Finding:
-    """Whether a run of a few steps works on this host.
+def on_this_host(
+    job: TrainJob, disk: Path, forks: ForkServer | Spawned | None
+) -> Iterator[Finding | Trial]:
+    """Whether a run of a few steps works on this host, and what it came to if it does.
 
     Args:
         job: What is going to be run.
@@ -147,55 +133,17 @@ def on_this_host(job: TrainJob, disk: Path, forks: ForkServer | Spawned | None) 
         except Interrupted:
             raise
         except HoldfastError as error:
-            return fault(
+            yield fault(
                 "trial run",
                 f"{STEPS} steps of a tiny model failed: {error}",
                 "repair what the findings above name, and check again",
             )
-    return ok(
+            return
+    yield done
+    yield ok(
         "trial run",
         f"{done.workers} workers summed the gradients of {STEPS} steps and wrote a checkpoint in "
         f"{done.seconds:.1f} s",
-    )
-
-
-def over_hosts(
-    job: TrainJob,
-    count: int,
-    alone: Callable[[TrainJob], Trial],
-    together: Callable[[TrainJob], Trial],
-) -> Finding:
-    """Whether a run of a few steps works on several hosts, with the weights of one.
-
-    Args:
-        job: What is going to be run.
-        count: How many hosts.
-        alone: Runs a trial on one host.
-        together: Runs one on all of them.
-
-    Raises:
-        Interrupted: A signal has ended it.
-    """
-    try:
-        one, several = alone(trial_job(job, 1, count)), together(trial_job(job, count, count))
-    except Interrupted:
-        raise
-    except HoldfastError as error:
-        return fault(
-            "trial run",
-            f"{STEPS} steps over {count} hosts failed: {error}",
-            "see the findings above; if there are none, report this with the output of all",
-        )
-    if not job.merges_shards and one.weights != several.weights:
-        return fault(
-            "trial run",
-            f"the weights of {count} hosts differ from those of one",
-            "set numerics=portable, or use hosts of one kind",
-        )
-    same = "" if job.merges_shards else ", with the weights of one host"
-    return ok(
-        "trial run",
-        f"{count} hosts summed the gradients of {STEPS} steps in {several.seconds:.1f} s{same}",
     )
 
 

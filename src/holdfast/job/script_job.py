@@ -21,6 +21,9 @@ class Script(Spec):
     """In its place a module, as `python -m MODULE` would run it."""
     arguments: tuple[str, ...] = ()
     """Its command-line arguments."""
+    process_groups: bool = True
+    """True if the workers connect before it begins, so that it can make process groups. Without
+    them it finds the addresses of the others in HOLDFAST_PEERS."""
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> Self:

@@ -154,6 +154,8 @@ def _place_of(job: Job) -> str:
 
 def _package(name: str) -> Path | None:
     """The folder or file of a top-level module; None if it is installed, or is not found."""
+    if name == "holdfast":  # every host has it, also where it is installed from its sources
+        return None
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -20,6 +20,8 @@ from typing import IO
 from holdfast.errors import HoldfastError
 
 NET = "10.77.0"
+NOWHERE = "02:00:00:00:00:01"
+"""The hardware address of no host."""
 _ENTER = (
     'hostname "$0"; mount --bind "$1" "$2"; mount --bind "$3" /etc/hosts; '
     'mount --bind /dev/null /etc/resolv.conf; cd "$2"; shift 3; exec "$@"'
@@ -150,14 +152,17 @@ class Namespaces:
     def heal(self, number: int) -> None:
         """Undo everything that was done to the link of a host."""
         _ip("-n", self._switch, "link", "set", f"port{number}", "master", "switch")
+        for each in self.numbers:
+            _try("ip", "-n", self.name(each), "neigh", "del", self.address(number), "dev", "eth0")
         self._filter(number, "-F", "INPUT")
         if number in self._shaped:
             self._shaped.remove(number)
             _run("tc", "-n", self.name(number), "qdisc", "del", "dev", "eth0", "root")
 
     def deafen(self, number: int, to: int) -> None:
-        """Let a host hear nothing of another, which still hears it."""
-        self._filter(number, "-A", "INPUT", "-s", self.address(to), "-j", "DROP")
+        """Let a host hear nothing of another, which still hears it: that one sends elsewhere."""
+        where = ["lladdr", NOWHERE, "dev", "eth0", "nud", "permanent"]
+        _ip("-n", self.name(to), "neigh", "replace", self.address(number), *where)
 
     def slow(self, number: int, rate: str) -> None:
         """Limit what a host sends to a rate, such as `100mbit`."""

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import engine_hosts
+from holdfast.api.reserve import placed as reserved
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
-from holdfast.cli.cluster.joining import Port, endpoint_at
-from holdfast.cli.status import FAILED_STATUS
+from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
+from holdfast.cli.ending import FAILED_STATUS
+from holdfast.doctor import network
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
-from holdfast.doctor.peers.first import Plan, lead
-from holdfast.doctor.peers.other import Part, follow
-from holdfast.doctor.peers.placed import PlacedPlan, check_placed
-from holdfast.errors import JobError
+from holdfast.doctor.peers.check import Plan, check_hosts
 from holdfast.job import load
-from holdfast.job.train_job import TrainRequest
+from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
-from holdfast.rundir.run_directory import agents_dir, new_run
+from holdfast.rundir.run_directory import new_run
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
+from holdfast.runs.run import LaunchOptions
 
 _DEFAULT_JOB: Final = "digits"
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
@@ -47,30 +46,8 @@ def doctor(
         ),
     ] = _DEFAULT_JOB,
     overrides: Overrides = None,
-    hosts: Annotated[
-        int,
-        typer.Option(min=1, help="Check so many hosts, this one included, and every pair of them."),
-    ] = 1,
-    address: Annotated[
-        str,
-        typer.Option(help="Address of this host for the others; default: of the default route."),
-    ] = "",
+    address: Address = None,
     port: Port = DEFAULT_PORT,
-    join: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS:PORT", help="Take part in the check that runs there."),
-    ] = "",
-    token_file: Annotated[
-        Path | None, typer.Option(help="With --join, a copy of the token file of that check.")
-    ] = None,
-    placed: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="For engines, with --join: the name of this part. It reads its token from "
-            "standard input, and ends when that is closed.",
-        ),
-    ] = "",
     on: Annotated[
         str,
         typer.Option(
@@ -84,75 +61,76 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check this host for a job by doing what a run does; exits with 1 if one would not work.
+    """Check the hosts of a job by doing what a run does; exits with 1 if one would not work.
 
-    With --hosts the other hosts join, by the line that is printed, and every pair is checked. With
-    --on an engine places the check on its hosts.
+    If the job has several hosts, the others join by the line that is printed, or with --on an
+    engine places agents there, as for a run.
     """
-    show: Show = _keep_quiet if as_json or placed else _print
-    if bool(join) != (token_file is not None or bool(placed)):
-        raise JobError("--join and --token-file belong together; give both, as printed")
-    if join:
-        part = Part(
-            first=join,
-            token_file=None if placed else token_file,
-            placed=placed,
-            address=address,
-            run_dir=run or (agents_dir() / "doctor" if placed else new_run(_DEFAULT_JOB)),
-            say=_SAY,
-            show=show,
-        )
-        conclusion = follow(part, context.obj)
-        if not placed:
-            _show_faults(conclusion, show)
-            _end(conclusion, as_json=as_json)
-        return
-    words = [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])]
-    request = load.load(job, words)
-    if on:
-        _end(_of_engine(request, on, address, [job, *words], run, show), as_json=as_json)
-        return
-    ports = {port: "hosts that join", port + 1: "agents"} if request.hosts > 1 else {}
-    needs = Needs.of(request, usable_cores(), run or new_run(request.name), ports)
-    if hosts == 1:
-        _end(_of_one(needs, address, context.obj, show), as_json=as_json)
-        return
-    plan = Plan(
-        needs=needs,
-        endpoint=endpoint_at(address or None, port),
-        words=(job, *(overrides or [])),
-        folder=needs.run_dir.with_name(f"{needs.run_dir.name}-doctor"),
-        say=_SAY,
-        show=show,
-    )
-    _end(lead(plan, context.obj), as_json=as_json)
-
-
-def _of_engine(
-    request: TrainRequest, on: str, address: str, words: list[str], run: Path | None, show: Show
-) -> Conclusion:
-    """Check the hosts that an engine reserves."""
+    show: Show = _keep_quiet if as_json else _print
+    request = load.load(job, overrides or [])
+    words = (job, *(overrides or []))
     where = run or new_run(request.name)
-    with engine_hosts(request, on, address) as there:
-        assert there.engine is not None
-        assert there.endpoint is not None
-        given = ["--address", address] if address else []
-        plan = PlacedPlan(
-            job=request.resolved(),
-            engine=there.engine,
-            endpoint=there.endpoint,
-            command=shlex.join(["holdfast", "train", *words, "--on", on, *given]),
-            folder=where.with_name(f"{where.name}-doctor"),
-            say=_SAY,
-            show=show,
+    if request.hosts == 1 and not on:
+        needs = Needs.of(request, usable_cores(), where, {})
+        conclusion = _of_one(needs, address or "", context.obj, show)
+    else:
+        checked = _Hosts(request=request, words=words, run_dir=where, show=show)
+        if on:
+            conclusion = checked.of_engine(on, address or "")
+        else:
+            conclusion = checked.that_join(address, port, context.obj)
+    _end(conclusion, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hosts:
+    """The hosts of a job that are checked together.
+
+    Attributes:
+        request: The job.
+        words: Its name, and the overrides that the user has given.
+        run_dir: That the run would have.
+        show: Shows a finding.
+    """
+
+    request: TrainRequest
+    words: tuple[str, ...]
+    run_dir: Path
+    show: Show
+
+    def that_join(self, address: str | None, port: int, forks: Spawned | None) -> Conclusion:
+        """Check this host, and others that join it."""
+        endpoint = endpoint_at(address, port)
+        needs = Needs.of(self.request, usable_cores(), self.run_dir, {})
+        ports = {port: "hosts that join", port + 1: "agents", **needs.ports}
+        found = network.ports(ports, endpoint.address)
+        for each in found:
+            self.show(each)
+        if not would_work(found):
+            return Conclusion(findings=tuple(found), settings=())
+        sidecar = announcing(endpoint, needs.job.hosts - 1)
+        options = LaunchOptions(endpoint=endpoint, sidecar=sidecar, forks=forks)
+        return self._check(needs.job, options, ())
+
+    def of_engine(self, on: str, address: str) -> Conclusion:
+        """Check the hosts that an engine reserves."""
+        placing = ("--on", on, "--address", address) if address else ("--on", on)
+        with reserved(self.request, LaunchOptions(), on, address) as options:
+            return self._check(self.request.resolved(), options, placing)
+
+    def _check(self, job: TrainJob, options: LaunchOptions, placing: tuple[str, ...]) -> Conclusion:
+        folder = self.run_dir.with_name(f"{self.run_dir.name}-doctor")
+        return check_hosts(
+            Plan(
+                job=job,
+                options=options,
+                words=self.words,
+                placing=placing,
+                folder=folder,
+                say=_SAY,
+                show=self.show,
+            )
         )
-        return check_placed(plan)
-
-
-def _show_faults(conclusion: Conclusion, show: Show) -> None:
-    for each in conclusion.findings:
-        if each.outcome is not Outcome.OK:
-            show(each)
 
 
 def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
@@ -181,7 +159,7 @@ def _end(conclusion: Conclusion, *, as_json: bool) -> None:
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding: a line, and what to do on the next. Other hosts print what is well there."""
+    """Print a finding: a line, and what to do on the next; not what is well on one of several."""
     if finding.host and finding.outcome is Outcome.OK:
         return
     mark = finding.outcome.upper() if finding.outcome is Outcome.FAULT else finding.outcome

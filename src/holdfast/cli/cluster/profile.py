@@ -10,19 +10,20 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import count_hosts, engine_hosts
+from holdfast.api.reserve import count_hosts
+from holdfast.api.reserve import placed as reserved
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.profile_view import show
-from holdfast.cli.status import FAILED_STATUS
+from holdfast.cli.ending import FAILED_STATUS
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.peers.other import Part, follow
-from holdfast.doctor.peers.profiling import ProfilingPlan, profile_placed
+from holdfast.doctor.peers.profiling import profile_hosts
 from holdfast.errors import HoldfastError, JobError
 from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
-from holdfast.rundir.run_directory import RUNS, agents_dir
+from holdfast.rundir.run_directory import RUNS
+from holdfast.runs.run import LaunchOptions
 
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
 
@@ -44,18 +45,6 @@ def profile(
         str,
         typer.Option(help="With --on: address of this host for the others; default: of the route."),
     ] = "",
-    join: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS:PORT", help="For engines: measure this host for that there."),
-    ] = "",
-    placed: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="For engines, with --join: the name of this part. It reads its token from "
-            "standard input, and ends when that is closed.",
-        ),
-    ] = "",
     path: Annotated[
         Path | None,
         typer.Option(
@@ -75,11 +64,6 @@ def profile(
     With --on, hosts of an engine are measured, and the links between them; exits with 1 if a part
     of that has failed.
     """
-    if bool(join) != bool(placed):
-        raise JobError("--join and --placed are for engines and belong together; use --on ENGINE")
-    if join:
-        _take_part(join, placed)
-        return
     failed: list[Finding] = []
     if on:
         found = _of_engine([job, *(overrides or [])], on, address, path, failed)
@@ -107,20 +91,6 @@ def _here(folder: Path) -> Profiles:
     return Profiles(hosts={socket.gethostname(): profile_here(folder)})
 
 
-def _take_part(first: str, name: str) -> None:
-    """Measure this host for another one, which an engine has asked to start this."""
-    part = Part(
-        first=first,
-        token_file=None,
-        placed=name,
-        address="",
-        run_dir=agents_dir() / "profile",
-        say=_SAY,
-        show=lambda _: None,
-    )
-    follow(part, None)
-
-
 def _of_engine(
     words: list[str], on: str, address: str, path: Path | None, failed: list[Finding]
 ) -> Profiles:
@@ -134,18 +104,8 @@ def _of_engine(
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         print(f"{host}{finding.found}{remedy}", file=sys.stderr, flush=True)
 
-    with engine_hosts(request, on, address) as there:
-        assert there.engine is not None
-        assert there.endpoint is not None
-        plan = ProfilingPlan(
-            engine=there.engine,
-            endpoint=there.endpoint,
-            count=request.hosts,
-            path=str(path or ""),
-            say=_SAY,
-            show=fail,
-        )
-        return profile_placed(plan)
+    with reserved(request, LaunchOptions(), on, address) as options:
+        return profile_hosts(request.resolved(), options, str(path or ""), _SAY, fail)
 
 
 def _one_worker_each(hosts: int) -> list[str]:

@@ -1,12 +1,8 @@
-"""Checks between hosts: each joins the first one, and every pair measures its links.
+"""Checks between hosts: a script job runs on the hosts of a job, and what it prints is compared.
 
-first host                                    each other host
-holdfast doctor JOB --hosts N                 holdfast doctor --join ADDRESS:PORT
-── token, certificates: as for a run ───────▶
-checks itself                                 checks itself
-◀── report ──────────────────────────────────
-── measure your link to … ──────────────────▶ ── ping, bytes ──▶ every other host
-compares versions, numerics, clocks, links
-── join this run ───────────────────────────▶ a trial run over all hosts
-── conclusion ──────────────────────────────▶
+    command ── script job: one worker on each host ──▶ on_host: checks itself, then its links
+            ◀── logs of the run: a report of each ──── lines of JSON
+    compare: versions, numerics, clocks, links, weights
+
+Engines, joining, keys, addresses and logs are those of a run.
 """

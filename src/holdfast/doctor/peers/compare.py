@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.doctor.finding import Finding, Outcome, advice, fault, ok
-from holdfast.doctor.peers.link import Link, Reach
-from holdfast.doctor.peers.messages import ReportMessage
+from holdfast.doctor.finding import Finding, Outcome, advice, fault, ok, would_work
+from holdfast.doctor.peers.report import HostReport, Link, Reach
 
 DECISIVE: Final = ("holdfast", "torch")
 """Packages of which all hosts must have the same version."""
@@ -35,21 +34,22 @@ class Peer:
     Attributes:
         name: What it is called in findings.
         report: What it has found on itself.
-        ahead_s: How far its clock is ahead of the first host's.
         heard: The hosts whose datagrams it got.
     """
 
     name: str
-    report: ReportMessage
-    ahead_s: float
+    report: HostReport
     heard: frozenset[str]
 
 
 def compare(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
     """What the hosts come to together; the first one is the measure for the others."""
     yield from versions(peers)
-    yield from numerics(peers)
-    yield from clocks(peers)
+    unlike = list(numerics(peers))
+    yield from unlike
+    if would_work(unlike):
+        yield from weights(peers)
+    yield from clocks(peers, links)
     yield from reached(peers, links)
     yield from speeds([link for link in links if link.reach is Reach.REACHED])
 
@@ -111,18 +111,35 @@ def numerics(peers: Sequence[Peer]) -> Iterator[Finding]:
         yield ok("same bits", ", ".join(filter(None, names)) or "same kernels")
 
 
-def clocks(peers: Sequence[Peer]) -> Iterator[Finding]:
-    """Whether the clocks agree."""
+def weights(peers: Sequence[Peer]) -> Iterator[Finding]:
+    """Whether the trial runs of all hosts have ended with the same weights."""
+    known = [each for each in peers if each.report.weights]
+    unlike = [each for each in known if each.report.weights != known[0].report.weights]
+    for each in unlike:
+        found = f"its trial run ends with other weights than that of {known[0].name}"
+        remedy = "set numerics=portable, or use hosts of one kind"
+        yield _at(each, fault("same weights", found, remedy))
+    if known and not unlike:
+        yield ok("same weights", f"the trial runs of {len(known)} hosts end with the same")
+
+
+def clocks(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
+    """Whether the clocks agree, as far as the links to the first host have told."""
     remedy = "synchronize the clocks of all hosts (chronyd, systemd-timesyncd or ntpd)"
     first, *others = peers
-    wrong = [each for each in others if abs(each.ahead_s) > ADVISED_SKEW_S]
+    ahead_s = {
+        **{each.source: -each.ahead_s for each in links if each.target == first.name},
+        **{each.target: each.ahead_s for each in links if each.source == first.name},
+    }
+    wrong = [each for each in others if abs(ahead_s.get(each.name, 0.0)) > ADVISED_SKEW_S]
     for each in wrong:
-        makes = fault if abs(each.ahead_s) > MAX_SKEW_S else advice
-        side = "ahead of" if each.ahead_s > 0 else "behind"
-        found = f"{abs(each.ahead_s):,.1f} s {side} that of {first.name}"
+        seconds = ahead_s[each.name]
+        makes = fault if abs(seconds) > MAX_SKEW_S else advice
+        side = "ahead of" if seconds > 0 else "behind"
+        found = f"{abs(seconds):,.1f} s {side} that of {first.name}"
         yield _at(each, makes("same time", found, remedy))
-    if not wrong:
-        most = max((abs(each.ahead_s) for each in others), default=0.0)
+    if ahead_s and not wrong:
+        most = max(map(abs, ahead_s.values()))
         yield ok("same time", f"clocks differ by {most:.3f} s at most")
 
 
@@ -139,7 +156,7 @@ def reached(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
 
 
 def _unreached(source: Peer, target: Peer, link: Link, back: Link | None) -> Finding:
-    where = f"{target.name} at {target.report.address}:{target.report.port}"
+    where = f"{target.name} at {target.report.address}"
     found = f"{source.name} cannot connect to {where}: {link.why}"
     works_back = back is not None and back.reach is Reach.REACHED
     arrives, answers = source.name in target.heard, target.name in source.heard
@@ -181,7 +198,7 @@ def speeds(links: Sequence[Link]) -> Iterator[Finding]:
     far = [link for link in links if link.latency_s > most_s]
     yield ok(
         "links",
-        f"{len(links)} reached, {_bits(min(rates))} to {_bits(max(rates))} encrypted, "
+        f"{len(links)} reached, {_bits(min(rates))} to {_bits(max(rates))}, "
         f"{1e3 * min(latencies):.2f} to {1e3 * max(latencies):.2f} ms",
     )
     for link in slow:
@@ -208,24 +225,18 @@ def settings(peers: Sequence[Peer], words: Sequence[str], port: int) -> list[str
         words: The name of the job, and the overrides that the user has given.
         port: Where hosts join.
     """
-    first, *others = peers
-    at = first.report.address
+    at, *addresses = (each.report.address.rpartition(":")[0] for each in peers)
+    words = [word for word in words if not word.startswith("hosts=")]
     coordinator = ["holdfast", "coordinator", *words, "--hosts", str(len(peers))]
     agent = ["holdfast", "agent", "--join", f"{at}:{port}", "--token-file", "join.token"]
     return [
         shlex.join([*coordinator, "--address", at, "--port", str(port)]),
-        *(shlex.join([*agent, "--address", each.report.address]) for each in others),
+        *(shlex.join([*agent, "--address", each]) for each in addresses),
     ]
 
 
 def _at(peer: Peer, finding: Finding) -> Finding:
-    return Finding(
-        check=finding.check,
-        outcome=finding.outcome,
-        found=finding.found,
-        remedy=finding.remedy,
-        host=peer.name,
-    )
+    return replace(finding, host=peer.name)
 
 
 def _bits(bytes_per_s: float) -> str:

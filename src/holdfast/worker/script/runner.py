@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -34,7 +35,7 @@ from holdfast.linux.supply import restrict
 from holdfast.rundir import restarts
 from holdfast.tasks.code import FOLDER as CODE_FOLDER
 from holdfast.wire.channel import Channel
-from holdfast.wire.messages import FinishedMessage
+from holdfast.wire.messages import FinishedMessage, ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.agent_link import AgentLink, WorkerShutdown
 from holdfast.worker.failure import failure
@@ -56,11 +57,17 @@ def run(
     """Run a script as one of its workers; returns the exit status."""
     group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, describe)
     try:
-        enter_group(group, agent, listener, agent.await_resume(None))
-        rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here
-        restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts.count(Path(spec.run_dir))))
-        _set_environment(spec, group, rendezvous, restarted)
-        _leave_network(group, listener)
+        resume = agent.await_resume(None)
+        rendezvous: Rendezvous | None = None
+        if job.script.process_groups:
+            enter_group(group, agent, listener, resume)
+            rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here
+            restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts.count(Path(spec.run_dir))))
+            _set_environment(spec, group, rendezvous, restarted)
+            _leave_network(group, listener)
+        else:
+            group.enter(resume.generation, resume.members)  # and meet none of them
+            _set_lone_environment(spec, resume, listener)
         _forget_the_fork()
         _keep_process_groups()
         if not arena.stop_requested:
@@ -69,9 +76,9 @@ def run(
             code = program.run(script)
             arena.check_abort()  # another worker's failure may have ended it
             program.end()
-            if code != 0 or rendezvous.store is None:
+            if code != 0 or (rendezvous is not None and rendezvous.store is None):
                 return code
-            _be_quiet()  # others may still need the store
+            _be_quiet()  # others may still need the store, or what the script serves
         result = {"status": "stopped" if arena.stop_requested else "finished"}
         channel.send(FinishedMessage(rank=spec.rank, generation=group.generation, result=result))
         agent.await_shutdown()
@@ -83,7 +90,7 @@ def run(
 
 
 def _be_quiet() -> None:
-    """Stop timers and signals of the script: this worker remains for its store only."""
+    """Stop timers and signals of the script: this worker remains for others only."""
     signal.alarm(0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in STOP_SIGNALS:
@@ -118,10 +125,7 @@ def _set_environment(
         rendezvous: Where the store is.
         restarted: How often all workers were restarted.
     """
-    environment.restore()
-    if spec.share is not None:
-        restrict(spec.share)
-    os.environ |= spec.job.env
+    _restore_environment(spec)
     hosts = (group.members,) if group.network is None else group.network.hosts.ranks
     rank, world_size = str(spec.rank), str(len(group.members))
     errors = Path(spec.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
@@ -148,6 +152,32 @@ def _set_environment(
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if len(group.local) > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _set_lone_environment(
+    spec: WorkerSpec, resume: ResumeMessage, listener: Listener | None
+) -> None:
+    """Set what a script without process groups finds: its rank, and how to reach the others."""
+    _restore_environment(spec)
+    peers = {
+        "addresses": resume.addresses,
+        "key": resume.key,
+        "listener": None if listener is None else listener.socket.fileno(),
+    }
+    os.environ |= {
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(len(resume.members)),
+        "HOLDFAST_PEERS": json.dumps(peers),
+        "HOLDFAST_RUN_DIR": spec.run_dir,
+    }
+
+
+def _restore_environment(spec: WorkerSpec) -> None:
+    """Undo the fork server's changes, and set the variables of the job."""
+    environment.restore()
+    if spec.share is not None:
+        restrict(spec.share)
+    os.environ |= spec.job.env
 
 
 def _script_here(script: Script, run_dir: Path) -> Script:
