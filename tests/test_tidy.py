@@ -250,7 +250,16 @@ def test_the_options_of_the_command_are_these():
             "job",
             "overrides",
         ],
-        "doctor": ["--address", "--json", "--on", "--port", "--run", "job", "overrides"],
+        "doctor": [
+            "--address",
+            "--hosts",
+            "--json",
+            "--on",
+            "--port",
+            "--run",
+            "job",
+            "overrides",
+        ],
         "dashboard": ["--no-browser", "--port", "path"],
         "drill": [
             "--faults",

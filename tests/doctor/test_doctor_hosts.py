@@ -31,7 +31,7 @@ def check(hosts, *words, environment=None):
 
     count, address = len(hosts.numbers), hosts.address(1)
     given = ["--address", address, "--run", "runs/x", "--json"]
-    started = [start(1, "doctor", *words, f"hosts={count}", *given)]
+    started = [start(1, "doctor", *words, "--hosts", count, *given)]
     token = token_of(hosts)
     for number in list(hosts.numbers)[1:]:
         shutil.copy(token, hosts.disk(number) / "join.token")
@@ -104,7 +104,7 @@ def test_faults_of_hosts_and_links_are_named_with_the_host_and_what_to_do(tmp_pa
 
 def test_a_host_that_ends_is_a_fault_that_names_it(tmp_path):
     with namespaces(tmp_path, 2) as hosts:
-        words = ["digits", "workers=2", "hosts=2", "--address", hosts.address(1)]
+        words = ["digits", "workers=2", "--hosts", 2, "--address", hosts.address(1)]
         first = hosts.start(1, "doctor", *words, "--run", "runs/x", "--json")
         shutil.copy(token_of(hosts), hosts.disk(2) / "join.token")
         agent = hosts.start(2, "agent", "--join", "10.77.0.1:50051", "--token-file", "join.token")

@@ -46,6 +46,10 @@ def doctor(
         ),
     ] = _DEFAULT_JOB,
     overrides: Overrides = None,
+    hosts: Annotated[
+        int,
+        typer.Option(min=1, help="Check so many hosts, this one included, and every pair of them."),
+    ] = 1,
     address: Address = None,
     port: Port = DEFAULT_PORT,
     on: Annotated[
@@ -61,17 +65,17 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check the hosts of a job by doing what a run does; exits with 1 if one would not work.
+    """Check this host for a job by doing what a run does; exits with 1 if one would not work.
 
-    If the job has several hosts, the others join by the line that is printed, or with --on an
-    engine places agents there, as for a run.
+    With --hosts the other hosts join, by the line that is printed, and every pair is checked. With
+    --on an engine places agents on the hosts of the job.
     """
     show: Show = _keep_quiet if as_json else _print
-    request = load.load(job, overrides or [])
+    request = load.load(job, [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])])
     words = (job, *(overrides or []))
     where = run or new_run(request.name)
-    if request.hosts == 1 and not on:
-        needs = Needs.of(request, usable_cores(), where, {})
+    if hosts == 1 and not on:
+        needs = Needs.of(request, usable_cores(), where, _ports(port) if request.hosts > 1 else {})
         conclusion = _of_one(needs, address or "", context.obj, show)
     else:
         checked = _Hosts(request=request, words=words, run_dir=where, show=show)
@@ -101,9 +105,8 @@ class _Hosts:
     def that_join(self, address: str | None, port: int, forks: Spawned | None) -> Conclusion:
         """Check this host, and others that join it."""
         endpoint = endpoint_at(address, port)
-        needs = Needs.of(self.request, usable_cores(), self.run_dir, {})
-        ports = {port: "hosts that join", port + 1: "agents", **needs.ports}
-        found = network.ports(ports, endpoint.address)
+        needs = Needs.of(self.request, usable_cores(), self.run_dir, _ports(port))
+        found = network.ports(needs.ports, endpoint.address)
         for each in found:
             self.show(each)
         if not would_work(found):
@@ -131,6 +134,11 @@ class _Hosts:
                 show=self.show,
             )
         )
+
+
+def _ports(port: int) -> dict[int, str]:
+    """Ports that the first of several hosts needs, and what for."""
+    return {port: "hosts that join", port + 1: "agents"}
 
 
 def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
