@@ -71,14 +71,14 @@ def doctor(
     --on an engine places agents on the hosts of the job.
     """
     show: Show = _keep_quiet if as_json else _print
-    request = load.load(job, [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])])
-    words = (job, *(overrides or []))
+    keys = [*(overrides or []), *([f"hosts={hosts}"] if hosts > 1 else [])]
+    request = load.load(job, keys)
     where = run or new_run(request.name)
     if hosts == 1 and not on:
         needs = Needs.of(request, usable_cores(), where, _ports(port) if request.hosts > 1 else {})
         conclusion = _of_one(needs, address or "", context.obj, show)
     else:
-        checked = _Hosts(request=request, words=words, run_dir=where, show=show)
+        checked = _Hosts(request=request, words=(job, *keys), run_dir=where, show=show)
         if on:
             conclusion = checked.of_engine(on, address or "")
         else:
