@@ -14,7 +14,9 @@ SRC = Path(__file__).parent.parent / "src"
 PRODUCT = "holdfast"
 ENGINE = ("core", "collectives", "worker", "arena", "checkpoint")
 ENTRIES = ("worker.main", "agent.main", "coordinator.main", "launch.fork_server", "api.train")
-QUESTION = re.compile(r"(What|Whether|How|Where|Which|When|Whose|Who|Of|Those|As|See|That|The same)\b")
+QUESTION = re.compile(
+    r"(What|Whether|How|Where|Which|When|Whose|Who|Of|Those|As|See|That|The same)\b"
+)
 TAKES_JOB = re.compile(r"\bjob: (TrainJob|TrainRequest|Job|ReadJob)\b")
 
 Sources = dict[str, ast.Module]
@@ -88,7 +90,9 @@ def table() -> list[tuple[str, float, float]]:
     imports = {module: imports_of(tree, trees) for module, tree in trees.items()}
     importers = Counter(each for module in trees for each in imports[module] - {module})
     used = reached([f"{PRODUCT}.{entry}" for entry in ENTRIES], imports)
-    folders = Counter(m.rpartition(".")[0] for m in trees if not (SRC / m.replace(".", "/")).is_dir())
+    folders = Counter(
+        m.rpartition(".")[0] for m in trees if not (SRC / m.replace(".", "/")).is_dir()
+    )
     engine = [m for m in trees if m.startswith(tuple(f"{PRODUCT}.{each}." for each in ENGINE))]
     thousands = sum(sizes[module] for module in engine) / 1000
     comments = sum(line.lstrip().startswith("# ") for m in engine for line in texts[m])
@@ -99,8 +103,16 @@ def table() -> list[tuple[str, float, float]]:
     takes_job = sum(any(map(TAKES_JOB.search, text)) for text in texts.values())
     return [
         ("lines of the product", sum(sizes.values()), 70_000),
-        ("  of these in no process of a run", sum(sizes[m] for m in trees if m not in used), 40_000),
-        ("lines of the benchmarks", sum(len(lines_of(m)) for m in sources("holdfast_bench")), 15_500),
+        (
+            "  of these in no process of a run",
+            sum(sizes[m] for m in trees if m not in used),
+            40_000,
+        ),
+        (
+            "lines of the benchmarks",
+            sum(len(lines_of(m)) for m in sources("holdfast_bench")),
+            15_500,
+        ),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 190),
         ("most lines of a module", max(sizes.values()), 500),

@@ -12,7 +12,7 @@ from holdfast.doctor.peers.check import Plan, check_hosts
 from holdfast.doctor.peers.profiling import profile_hosts
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
-from holdfast.runs.run import LaunchOptions
+from holdfast.runs.hosts.placement import Placement
 from process_engine import ProcessEngine
 
 pytestmark = pytest.mark.slow
@@ -21,22 +21,22 @@ WORDS = ("digits", "workers=2", "hosts=2")
 
 
 @pytest.fixture
-def options(tmp_path):
+def placement(tmp_path):
     with closing(ProcessEngine(tmp_path / "cluster")) as engine:
         endpoint = Endpoint(address=own_loopback_address(), port=free_port())
-        yield LaunchOptions(engine=engine, endpoint=endpoint)
+        yield Placement(engine=engine, endpoint=endpoint)
 
 
-def check(options, folder, say=lambda _: None):
+def check(placement, folder, say=lambda _: None):
     plan = Plan(
-        job=load.load(WORDS[0], WORDS[1:]).resolved(), options=options, words=WORDS,
+        job=load.load(WORDS[0], WORDS[1:]).resolved(), placement=placement, words=WORDS,
         placing=("--on", "here"), folder=folder, say=say, show=lambda _: None,
     )  # fmt: skip
     return check_hosts(plan)
 
 
-def test_hosts_of_an_engine_and_their_links_are_checked(options, tmp_path):
-    conclusion = check(options, tmp_path / "check")
+def test_hosts_of_an_engine_and_their_links_are_checked(placement, tmp_path):
+    conclusion = check(placement, tmp_path / "check")
     found = {each.check: each.found for each in conclusion.findings}
     assert found["links"].startswith("2 reached")
     assert found["same weights"] == "the trial runs of 2 hosts end with the same"
@@ -47,22 +47,22 @@ def test_hosts_of_an_engine_and_their_links_are_checked(options, tmp_path):
 
 
 @pytest.mark.soak
-def test_a_host_that_ends_is_a_fault_that_names_it(options, tmp_path):
+def test_a_host_that_ends_is_a_fault_that_names_it(placement, tmp_path):
     def kill(news):
         if "host-2 has joined" in news:
-            (process,) = (each for each, host in options.engine._agents.values() if host == 2)
+            (process,) = (each for each, host in placement.engine._agents.values() if host == 2)
             os.killpg(process.pid, signal.SIGKILL)
 
-    conclusion = check(options, tmp_path / "check", kill)
+    conclusion = check(placement, tmp_path / "check", kill)
     faults = [each for each in conclusion.findings if each.outcome is Outcome.FAULT]
     assert {(each.check, each.host) for each in faults} == {("hosts", "host-2")}
     assert conclusion.settings == ()
 
 
 @pytest.mark.soak
-def test_hosts_of_an_engine_are_profiled(options):
+def test_hosts_of_an_engine_are_profiled(placement):
     job, shown = load.load(WORDS[0], WORDS[1:]).resolved(), []
-    found = profile_hosts(job, options, "", lambda _: None, shown.append)
+    found = profile_hosts(job, placement, "", lambda _: None, shown.append)
     assert shown == []
     assert len(found.hosts) == 2
     assert len(found.links) == 2

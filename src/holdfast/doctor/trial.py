@@ -23,8 +23,8 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import RunDirectory
+from holdfast.runs.controls import Controls
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 
 STEPS: Final = 4
 SHARD: Final = 8

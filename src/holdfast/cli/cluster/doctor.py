@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import placed as reserved
+from holdfast.api.reserve import engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor import network
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
@@ -28,7 +28,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import new_run
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
-from holdfast.runs.run import LaunchOptions
+from holdfast.runs.hosts.placement import Placement
 
 _DEFAULT_JOB: Final = "digits"
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
@@ -112,27 +112,24 @@ class _Hosts:
         if not would_work(found):
             return Conclusion(findings=tuple(found), settings=())
         sidecar = announcing(endpoint, needs.job.hosts - 1)
-        options = LaunchOptions(endpoint=endpoint, sidecar=sidecar, forks=forks)
-        return self._check(needs.job, options, ())
+        plan = self._plan(needs.job, Placement(endpoint=endpoint), ())
+        return check_hosts(replace(plan, forks=forks, sidecar=sidecar))
 
     def of_engine(self, on: str, address: str) -> Conclusion:
         """Check the hosts that an engine reserves."""
         placing = ("--on", on, "--address", address) if address else ("--on", on)
-        with reserved(self.request, LaunchOptions(), on, address) as options:
-            return self._check(self.request.resolved(), options, placing)
+        with engine_hosts(self.request, on, address) as hosts:
+            return check_hosts(self._plan(self.request.resolved(), hosts, placing))
 
-    def _check(self, job: TrainJob, options: LaunchOptions, placing: tuple[str, ...]) -> Conclusion:
-        folder = self.run_dir.with_name(f"{self.run_dir.name}-doctor")
-        return check_hosts(
-            Plan(
-                job=job,
-                options=options,
-                words=self.words,
-                placing=placing,
-                folder=folder,
-                say=_SAY,
-                show=self.show,
-            )
+    def _plan(self, job: TrainJob, hosts: Placement, placing: tuple[str, ...]) -> Plan:
+        return Plan(
+            job=job,
+            placement=hosts,
+            words=self.words,
+            placing=placing,
+            folder=self.run_dir.with_name(f"{self.run_dir.name}-doctor"),
+            say=_SAY,
+            show=self.show,
         )
 
 

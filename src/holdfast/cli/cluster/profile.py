@@ -10,12 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.reserve import count_hosts
-from holdfast.api.reserve import placed as reserved
+from holdfast.api.reserve import count_hosts, engine_hosts
 from holdfast.cli import complete
 from holdfast.cli.arguments import ENGINES, Json, Overrides
 from holdfast.cli.cluster.profile_view import show
-from holdfast.cli.ending import FAILED_STATUS
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.peers.profiling import profile_hosts
 from holdfast.errors import HoldfastError, JobError
@@ -23,7 +22,6 @@ from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
 from holdfast.rundir.run_directory import RUNS
-from holdfast.runs.run import LaunchOptions
 
 _SAY: Final = partial(print, file=sys.stderr, flush=True)
 
@@ -104,8 +102,8 @@ def _of_engine(
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         print(f"{host}{finding.found}{remedy}", file=sys.stderr, flush=True)
 
-    with reserved(request, LaunchOptions(), on, address) as options:
-        return profile_hosts(request.resolved(), options, str(path or ""), _SAY, fail)
+    with engine_hosts(request, on, address) as hosts:
+        return profile_hosts(request.resolved(), hosts, str(path or ""), _SAY, fail)
 
 
 def _one_worker_each(hosts: int) -> list[str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shlex
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.api.attended import Sidecar
 from holdfast.doctor.finding import Conclusion, Finding, would_work
 from holdfast.doctor.peers.compare import Peer, compare, settings
 from holdfast.doctor.peers.gather import Gathered, gather
 from holdfast.doctor.peers.report import Wanted
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
-from holdfast.runs.run import LaunchOptions
+from holdfast.launch.spawn import Spawned
+from holdfast.runs.hosts.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +26,25 @@ class Plan:
 
     Attributes:
         job: The job, on several hosts.
-        options: Launch options of its runs: with an engine, or with hosts that join.
+        placement: Its hosts: those of an engine, or hosts that join.
         words: The name of the job, and the overrides that the user has given.
         placing: The words that name the engine; none for hosts that join.
         folder: For the run of the check.
         say: Tells the user something.
         show: Shows a finding.
+        forks: A fork server for this host, if one has been started.
+        sidecar: Open during the run of the check.
     """
 
     job: TrainJob
-    options: LaunchOptions
+    placement: Placement
     words: tuple[str, ...]
     placing: tuple[str, ...]
     folder: Path
     say: Callable[[str], None]
     show: Callable[[Finding], None]
+    forks: Spawned | None = None
+    sidecar: Sidecar = nullcontext
 
 
 def check_hosts(plan: Plan) -> Conclusion:
@@ -48,7 +55,15 @@ def check_hosts(plan: Plan) -> Conclusion:
         Interrupted: A signal has ended the check.
     """
     wanted = Wanted(job=load.dump(plan.job))
-    gathered = gather(wanted, plan.job, plan.options, plan.folder, plan.say)
+    gathered = gather(
+        wanted,
+        plan.job,
+        plan.placement,
+        plan.folder,
+        plan.say,
+        forks=plan.forks,
+        sidecar=plan.sidecar,
+    )
     own = "" if plan.placing else socket.gethostname()
     peers = [
         Peer(name=name, report=report, heard=gathered.heard(name))
@@ -76,7 +91,7 @@ def _findings(gathered: Gathered, peers: list[Peer], own: str) -> Iterator[Findi
 
 def _commands(plan: Plan, peers: list[Peer]) -> list[str]:
     """The commands of a run on these hosts."""
-    endpoint = plan.options.endpoint
+    endpoint = plan.placement.endpoint
     assert endpoint is not None
     if plan.placing:
         return [shlex.join(["holdfast", "train", *plan.words, *plan.placing])]

@@ -7,10 +7,12 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.api.attended import Sidecar
 from holdfast.coordinator.admission import is_agent_of
 from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.report import HostReport, Link, Wanted, newest
@@ -18,10 +20,12 @@ from holdfast.errors import HoldfastError, Interrupted
 from holdfast.job import load
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.train_job import TrainJob
+from holdfast.launch.spawn import Spawned
 from holdfast.record.sink import Sink
 from holdfast.rundir.run_directory import RunDirectory, worker_log
+from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.runs.supervisor import Controls
 from holdfast.wire.rpc import RunStateMessage
 
 JOIN_TIMEOUT_S: Final = 900.0
@@ -72,31 +76,36 @@ class Gathered:
 def gather(
     wanted: Wanted,
     job: TrainJob,
-    options: LaunchOptions,
+    placement: Placement,
     folder: Path,
     say: Callable[[str], None],
+    *,
+    forks: Spawned | None = None,
+    sidecar: Sidecar = nullcontext,
 ) -> Gathered:
     """Have all hosts of a job look at what is wanted.
 
     Args:
         wanted: Request to each host.
         job: The job whose hosts they are.
-        options: Launch options of a run on them.
+        placement: The hosts themselves.
         folder: For the run of the check; it is removed at the end.
         say: Tells the user something.
+        forks: A fork server for this host, if one has been started.
+        sidecar: Open during the run.
 
     Raises:
         Interrupted: A signal has ended the check.
     """
-    watch = _Watch(say, job.hosts, is_placed=options.engine is not None)
-    options = replace(options, controls=watch.controls)
+    watch = _Watch(say, job.hosts, is_placed=placement.engine is not None)
+    options = LaunchOptions(forks=forks, controls=watch.controls)
     wanted = wanted.model_copy(update={"run_dir": str(folder.resolve())})
     failure = ""
     try:
         with RunDirectory(folder, _script_job(wanted, job), resume=False) as directory:
             try:
-                with options.sidecar(folder):
-                    run(directory, options, (watch,))
+                with sidecar(folder):
+                    run(directory, options, (watch,), placement=placement)
             except Interrupted:
                 if not watch.is_late:
                     raise Interrupted("the check was ended") from None

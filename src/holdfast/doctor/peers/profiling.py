@@ -13,12 +13,12 @@ from holdfast.doctor.peers.report import Reach, Wanted
 from holdfast.hardware.profile import HostLink, HostProfile
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job.train_job import TrainJob
-from holdfast.runs.run import LaunchOptions
+from holdfast.runs.hosts.placement import Placement
 
 
 def profile_hosts(
     job: TrainJob,
-    options: LaunchOptions,
+    placement: Placement,
     path: str,
     say: Callable[[str], None],
     show: Callable[[Finding], None],
@@ -27,7 +27,7 @@ def profile_hosts(
 
     Args:
         job: The job whose hosts are reserved.
-        options: Launch options of its run.
+        placement: The hosts themselves.
         path: The directory whose disk is measured; empty for where agents keep theirs.
         say: Tells the user something.
         show: Shows what has failed.
@@ -37,7 +37,7 @@ def profile_hosts(
         Interrupted: A signal has ended it.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-profile-") as folder:
-        gathered = gather(Wanted(path=path), job, options, Path(folder) / "run", say)
+        gathered = gather(Wanted(path=path), job, placement, Path(folder) / "run", say)
     for each in (*gathered.failures, *_failures(gathered)):
         show(each)
     return _profiles(gathered)
