@@ -131,15 +131,18 @@ def test_retired_words_do_not_come_back():
 
 
 LARGE = {"torch", "numpy", "scipy", "sklearn", "matplotlib"}
+DEVICES = {"psutil", "pynvml"}
+SECRETS = {"cryptography", "holdfast.coordinator.authority", "holdfast.wire.certificate_request"}
 FORM = "from holdfast.cli.on_demand import command; command({!r})"
 NOT_IMPORTED = {
     "import holdfast": {*LARGE, "pydantic", "grpc"},
     "import holdfast.cli.main, holdfast.cli.app": {*LARGE, "pydantic", "grpc", "yaml"},
     FORM.format("runs"): {*LARGE, "grpc", "cryptography"},
-    FORM.format("train"): LARGE,
-    "import holdfast.runs.run": LARGE,
-    "import holdfast.coordinator.main": LARGE,
-    "import holdfast.agent.main": LARGE,
+    FORM.format("train"): {*LARGE, *DEVICES, *SECRETS, "msgspec", "http.client", "sqlite3"},
+    "import holdfast.api.train": {*LARGE, *SECRETS, "pynvml"},
+    "import holdfast.runs.run": {*LARGE, *DEVICES, *SECRETS},
+    "import holdfast.coordinator.main": {*LARGE, *DEVICES, *SECRETS, "typer"},
+    "import holdfast.agent.main": {*LARGE, *DEVICES, *SECRETS, "msgspec", "typer"},
     "import holdfast.wire.channel": LARGE,
     "import holdfast.core.step.plan": LARGE,
     "import holdfast.job.load": LARGE,

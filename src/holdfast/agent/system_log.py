@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Final, Self
 
 from holdfast.agent.run_context import RunContext
-from holdfast.hardware.system import SystemSampler
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.supply import visible_gpus
 from holdfast.rundir.system_file import SystemFile
@@ -45,8 +44,14 @@ class SystemLog:
         self._thread.join(END_TIMEOUT_S)
 
     def _work(self) -> None:
+        delay_s = INTERVAL_S / 2
+        if self._closing.wait(delay_s):
+            return  # a run this short needs no driver, whose library takes time to import
+        from holdfast.hardware.system import SystemSampler
+
         sampler = SystemSampler(self._run.host, _gpus_of(self._run))
-        while not self._closing.wait(INTERVAL_S):
+        while not self._closing.wait(delay_s):
+            delay_s = INTERVAL_S
             with suppress(OSError):  # what cannot be read now is read the next time
                 self._file.add([sampler.sample(self.workers)])
 

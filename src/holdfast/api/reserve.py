@@ -14,10 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.clusters.engines.engine import Ask
-from holdfast.clusters.engines.open_engine import open_engine
 from holdfast.errors import EngineError, Interrupted, JobError
 from holdfast.job.part import AUTO
 from holdfast.job.script_job import ScriptJob
@@ -28,6 +26,9 @@ from holdfast.runs.controls import Controls, stopped_by_signals
 from holdfast.runs.hosts.endpoint import Endpoint, address_towards, free_port
 from holdfast.runs.hosts.host_claims import LOOK_S, Wait, claimed_shares
 from holdfast.runs.hosts.placement import Placement
+
+if TYPE_CHECKING:
+    from holdfast.clusters.engines.engine import Ask
 
 ASK_S: Final = 3.0
 """How often an engine is asked again while a run waits for it."""
@@ -91,6 +92,8 @@ def engine_hosts(
         EngineError: The engine cannot be used, or too little is free and the run does not wait.
         Interrupted: A signal ended the wait.
     """
+    from holdfast.clusters.engines.open_engine import open_engine
+
     ask = ask_of(job)
     with closing(open_engine(on)) as engine:
         lacking = engine.reserve(ask)
@@ -112,6 +115,8 @@ def count_hosts(on: str) -> int:
         JobError: There is no such engine.
         EngineError: It cannot be used.
     """
+    from holdfast.clusters.engines.open_engine import open_engine
+
     with closing(open_engine(on)) as engine:
         return engine.num_hosts
 
@@ -124,6 +129,8 @@ def ask_of(job: TrainRequest | ScriptJob) -> Ask:
     """
     if job.workers == AUTO:
         raise JobError("workers=auto measures this host; with --on, give a number of workers")
+    from holdfast.clusters.engines.engine import Ask
+
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
     resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
     workers = -(-job.workers // job.hosts)

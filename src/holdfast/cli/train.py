@@ -29,8 +29,6 @@ from holdfast.cli.arguments import (
 from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.cluster.joining import Address
 from holdfast.cli.ending import run_and_print
-from holdfast.data.download import download as fetch
-from holdfast.data.published import PUBLISHED, PublishedFile, directory
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.data import Data
@@ -41,8 +39,6 @@ from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import EVENTS, RunDirectory, new_run
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
-from holdfast.sinks.backup.restore import restore
-from holdfast.sinks.transfers import TransferView
 
 
 def train(
@@ -145,6 +141,8 @@ def _restored(url: str, run_dir: Path | None, *, resume: bool, dry_run: bool) ->
             f"{url} is a run directory, not a backup; continue its run with --run {source} "
             "--resume, without --from"
         )
+    from holdfast.sinks.backup.restore import restore
+
     path = restore(url, run_dir, os.environ, partial(print, file=sys.stderr))
     print(f"the run is in {path}", file=sys.stderr)
     return path
@@ -216,6 +214,10 @@ def _weights_file(job: TrainRequest) -> str:
 
 def _download(data: Data | None) -> None:
     """Download the data set of a job."""
+    from holdfast.data.download import download as fetch
+    from holdfast.data.published import PUBLISHED, PublishedFile, directory
+    from holdfast.sinks.transfers import TransferView
+
     name = None if data is None else data.name
     if name not in PUBLISHED:
         raise JobError(

@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from holdfast.coordinator import tokens
 from holdfast.coordinator.authority import Authority
@@ -127,22 +127,6 @@ class Admission:
             )
         except ProtocolError as error:
             raise Refused("no request for certificates", str(error)) from None
-
-
-def is_local(context: Any) -> bool:
-    """Whether the peer of a call is on this host."""
-    return str(context.peer()).startswith("unix:")
-
-
-def identity_of(context: Any) -> Identity | None:
-    """What the verified certificate of the peer of a call says; None if it says nothing."""
-    uris = context.auth_context().get("peer_uri", ())
-    return Identity.of_uris(each.decode(errors="replace") for each in uris)
-
-
-def is_agent_of(host: str, name: str) -> bool:
-    """Whether `host` is the name that an agent called `name` got when it joined."""
-    return host == name or host.rpartition("-")[0] == name
 
 
 def _name_of(hostname: str) -> str:

@@ -9,11 +9,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.errors import CheckpointError
 from holdfast.wire.checkpoint_service import (
     CheckpointMessage,
@@ -22,6 +21,9 @@ from holdfast.wire.checkpoint_service import (
     checkpoint_handlers,
     transfer_timeout_s,
 )
+
+if TYPE_CHECKING:
+    from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
 PIECE_TIMEOUT_S: Final = 20.0
 """How long a host that sends may be silent."""

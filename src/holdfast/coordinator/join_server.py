@@ -11,14 +11,16 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import ValidationError
 
-from holdfast.coordinator.authority import Authority
 from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.wire.join import MAX_LINE_BYTES, JoinedMessage, JoinMessage, RefusedMessage
 from holdfast.wire.tls import Identity
+
+if TYPE_CHECKING:
+    from holdfast.coordinator.authority import Authority
 
 MAX_CONNECTIONS: Final = 64
 """When there are more, the oldest is closed: one that is slow on purpose keeps no one out."""

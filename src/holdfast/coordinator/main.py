@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from holdfast.coordinator.admission import Admission
-from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
@@ -55,13 +53,17 @@ def _serve(options: argparse.Namespace) -> None:
     with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
-        admission = (
-            Admission(run_dir / SECRETS, journal, joining=options.joining, attempt=options.attempt)
-            if public
-            else None
-        )
-        files, checkpoints = HostFiles(run_dir, log, collects=options.collects), None
+        admission = checkpoints = None
+        if public:
+            from holdfast.coordinator.admission import Admission  # imports X.509
+
+            secrets = run_dir / SECRETS
+            joining = options.joining
+            admission = Admission(secrets, journal, joining=joining, attempt=options.attempt)
+        files = HostFiles(run_dir, log, collects=options.collects)
         if options.collects:
+            from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
+
             retention = job.checkpoint.retention
             checkpoints = CollectedCheckpoints(run_dir, options.attempt, retention, log)
 

@@ -8,18 +8,17 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from holdfast.coordinator.admission import Admission, identity_of, is_agent_of, is_local
 from holdfast.coordinator.checkpoint_server import CheckpointServer
-from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 from holdfast.coordinator.driver import Driver
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.outbox import Outbox
+from holdfast.coordinator.peers import identity_of, is_agent_of, is_local
 from holdfast.coordinator.refusals import Refusals, Refused
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
@@ -51,6 +50,10 @@ from holdfast.wire.rpc import (
     server_credentials,
 )
 from holdfast.wire.tls import Identity, Role
+
+if TYPE_CHECKING:  # X.509 and retention are for runs on several hosts
+    from holdfast.coordinator.admission import Admission
+    from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
 MAX_TICK_DELAY_S: Final = 1.0
 """A tick that is later than this was held up, and the messages of agents with it."""

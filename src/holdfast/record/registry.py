@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -32,9 +32,11 @@ from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.record.moments import is_event
 from holdfast.record.state import RunState, StateName
-from holdfast.record.views.brief import Brief, brief_of
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, is_held, is_held_here, state_dir
+
+if TYPE_CHECKING:
+    from holdfast.record.views.brief import Brief
 
 _RECORD: Final = "record.json"
 _WAITING_PID: Final = "waiting.pid"
@@ -77,6 +79,8 @@ class Record(BaseModel):
 
     def brief(self) -> Brief:
         """How it is doing."""
+        from holdfast.record.views.brief import Brief, brief_of  # not to add a run to the list
+
         if self.is_waiting:
             return Brief(state=RunState(name=StateName.WAITING))
         return brief_of(self.directory)

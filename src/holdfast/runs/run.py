@@ -11,10 +11,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.clusters.engines.engine import Engine
 from holdfast.errors import HoldfastError, JobError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
@@ -27,13 +26,16 @@ from holdfast.rundir.run_directory import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.runs.controls import Controls, stopped_by_signals
 from holdfast.runs.coordinator_process import CoordinatorProcess
 from holdfast.runs.hosts.endpoint import Endpoint, make_secrets
-from holdfast.runs.hosts.fleet import Fleet
 from holdfast.runs.hosts.hosts import Hosts, JoiningHosts, OwnHost
 from holdfast.runs.hosts.local import LocalHosts
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.supervisor import RunSupervisor
 from holdfast.tasks import code as code_of_job
+
+if TYPE_CHECKING:
+    from holdfast.clusters.engines.engine import Engine
+    from holdfast.runs.hosts.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +192,8 @@ def _fleet(
     log: EventLog,
 ) -> Fleet:
     """The agents that an engine places."""
+    from holdfast.runs.hosts.fleet import Fleet
+
     assert endpoint is not None, "agents of an engine join somewhere"
     agents = directory.job.hosts
     return Fleet(engine, agents, directory.path, endpoint.public, coordinator, log)

@@ -21,7 +21,6 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from holdfast.errors import JobError
-from holdfast.wire.certificate_request import new_request
 from holdfast.wire.messages import Message
 from holdfast.wire.tls import Credentials, HostCredentials, digest_of, pinned_context
 from holdfast.wire.token import Token
@@ -123,7 +122,10 @@ def join(
         NoRun: It does not answer, or its run has ended.
         JobError: It refuses, or is not the token's.
     """
-    agent, data = new_request(), new_request()
+    from holdfast.wire.certificate_request import new_request  # imports X.509
+
+    agent = new_request()
+    data = new_request()
     request = JoinMessage(
         token="" if before else token.text,
         hostname=hostname,

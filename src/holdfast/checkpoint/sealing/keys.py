@@ -13,16 +13,15 @@ import socket
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    load_pem_private_key,
-    load_pem_public_key,
-)
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import JobError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
 
 SIGN: Final = "checkpoint.sign"
 ENCRYPT: Final = "checkpoint.encrypt"
@@ -84,6 +83,10 @@ def signing_key(path: Path, named_by: str = SIGN) -> Ed25519PrivateKey:
     Raises:
         JobError: It is not there, others can read it, or it holds no such key.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     try:
         key = load_pem_private_key(_secret(path, named_by), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -106,6 +109,10 @@ def public_key(path: Path, named_by: str) -> Ed25519PublicKey:
     Raises:
         JobError: It cannot be read, or holds neither.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -2,21 +2,17 @@
 
 The manifest is signed over its own SHA-256, which covers the digests of all chunks. The chunks are
 encrypted where they are stored. What reads only stored bytes (retention, transfers to other hosts)
-needs no key: the manifest has the digests of these, too.
+needs no key: the manifest has the digests of these, too. Cryptography is imported with a key only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.checkpoint.manifest import Manifest, PartFile, Signature
 from holdfast.checkpoint.parts import DigestKind
-from holdfast.checkpoint.sealing.encryption import PartDecrypter, PartEncrypter
 from holdfast.checkpoint.sealing.keys import (
     ENCRYPT,
     SHOWN,
@@ -29,6 +25,14 @@ from holdfast.checkpoint.sealing.keys import (
 )
 from holdfast.errors import CheckpointError, JobError
 from holdfast.job.settings import CheckpointSettings
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+    from holdfast.checkpoint.sealing.encryption import PartDecrypter, PartEncrypter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,8 @@ class Seal:
                 f"{where} is signed by key {signature.key[:SHOWN]}, and only key {key[:SHOWN]} is "
                 f"trusted; name the file of the former as {SIGN} if you trust it"
             )
+        from cryptography.exceptions import InvalidSignature
+
         try:
             self.trusted.verify(bytes.fromhex(signature.value), _message(manifest))
         except InvalidSignature:
@@ -123,6 +129,8 @@ class Seal:
         """What encrypts a new part of a checkpoint; None if it is stored in plain."""
         if self.encryption is None:
             return None
+        from holdfast.checkpoint.sealing.encryption import PartEncrypter
+
         return PartEncrypter(self.encryption, checkpoint, file, self.digest_kind)
 
     def decrypter(self, checkpoint: str, part: PartFile, where: str) -> PartDecrypter | None:
@@ -144,6 +152,8 @@ class Seal:
                 f"{where} is encrypted with key {part.encryption.key[:SHOWN]}; name its file: "
                 f"{ENCRYPT} in a job, --key-file of holdfast export"
             )
+        from holdfast.checkpoint.sealing.encryption import PartDecrypter
+
         return PartDecrypter(self.encryption, checkpoint, part, where)
 
 

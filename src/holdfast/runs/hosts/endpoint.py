@@ -1,4 +1,7 @@
-"""Endpoint: where other hosts reach a run, and how they prove that they may."""
+"""Endpoint: where other hosts reach a run, and how they prove that they may.
+
+A run on one host has no secrets: what makes them is imported in the functions.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast.coordinator import tokens
-from holdfast.coordinator.admission import GENERATION_SECRET
-from holdfast.coordinator.authority import Authority, write_secret
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
 from holdfast.rundir.run_directory import SECRETS, TOKEN
@@ -63,6 +63,8 @@ class Endpoint:
 
     def own_interface(self, run_dir: Path, job: Job) -> Interface:
         """The interface of the coordinator's own host, whose agent needs no certificate."""
+        from holdfast.coordinator.authority import Authority
+
         authority = Authority.load(run_dir / SECRETS)
         data = authority.issue("first", Role.DATA) if job.network == "tls" else None
         return Interface(address=self.address, credentials=HostCredentials(data=data))
@@ -88,6 +90,10 @@ def make_secrets(run_dir: Path, endpoint: Endpoint) -> None:
         run_dir: The run's directory.
         endpoint: Where it listens.
     """
+    from holdfast.coordinator import tokens
+    from holdfast.coordinator.admission import GENERATION_SECRET
+    from holdfast.coordinator.authority import Authority, write_secret
+
     folder = run_dir / SECRETS
     folder.mkdir(mode=0o700, exist_ok=True)
     Authority.create(folder)
@@ -102,6 +108,9 @@ def make_token(run_dir: Path, uses: int) -> str:
     Raises:
         JobError: The run has no other hosts.
     """
+    from holdfast.coordinator import tokens
+    from holdfast.coordinator.authority import Authority, write_secret
+
     folder = run_dir / SECRETS
     if not (folder / _ADDRESS).exists():
         raise JobError(f"{run_dir} is no run on several hosts; start one by holdfast coordinator")

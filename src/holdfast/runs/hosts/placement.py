@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.clusters.engines.engine import Engine
 from holdfast.core.placement.shares import Share
-from holdfast.hardware.profile_file import Profiles
 from holdfast.runs.hosts.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from holdfast.clusters.engines.engine import Engine
+    from holdfast.hardware.profile_file import Profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
