@@ -114,7 +114,10 @@ def command_line(monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def forks(zygote):
-    with ForkServer(spawn(WORKER)) as server:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TASKS.with_name("failpoints"))
+        spawned = spawn(WORKER)
+    with ForkServer(spawned) as server:
         yield server
 
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import TASKS, events_of, metrics_of, sampled, wait_until
 from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
@@ -116,16 +116,22 @@ def test_a_fork_server_may_be_killed_while_it_takes_the_place_of_another(struck)
 
 
 @pytest.mark.soak
-def test_a_run_replaces_a_shared_fork_server_with_its_own(train, tmp_path):
+def test_a_run_replaces_a_shared_fork_server_with_its_own(train, reference, tmp_path):
+    """Coordinator and agent were forks of it, and all three count as one exit."""
+
     def watch(step):
         if step:
             lent.process.kill()
 
     with ForkServer(spawn(WORKER)) as lent:
-        train(run_dir=tmp_path / "run", watch=watch, on=lent)
+        wait_until(lent.is_ready)
+        limits = {"limit": 1}
+        result = train(run_dir=tmp_path / "run", watch=watch, on=lent, restarts=limits)
+    assert result["weights_sha256"] == reference(2)
     events = events_of(tmp_path / "run")
     assert [e["pid"] for e in events if e["event"] == "fork-server-exited"] == [lent.process.pid]
     assert pid_of(tmp_path / "run", "fork-server") != lent.process.pid
+    assert statuses(events, "coordinator") == statuses(events, "agent") == [-signal.SIGKILL]
 
 
 @pytest.mark.soak

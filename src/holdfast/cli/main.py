@@ -26,7 +26,7 @@ def main() -> None:
     }.get(command, ())
     elsewhere = any(word.startswith(without) for word in words)
     at_once = new and not elsewhere and not {"-h", "--help", "--dry-run"} & set(words)
-    spawned = spawn(WORKER) if at_once else None
+    spawned = spawn(WORKER, is_command=True) if at_once else None
     try:
         with without_collector():
             from holdfast.cli import app  # while the fork server imports torch

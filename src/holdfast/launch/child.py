@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
+from holdfast.launch.forked import ControlProcess
+from holdfast.launch.lent import LentProcess
 from holdfast.linux.proc_stat import stat_of
 
 NICE: Final = 8
@@ -24,6 +27,35 @@ LAST_LINE_BYTES: Final = 1 << 16
 """How much of the end of a log is searched for its last line."""
 
 
+class Process(Protocol):
+    """A process that this one has started, or has had started."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Its exit status once it has ended; the negative number of a signal that killed it."""
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+
+
+class Forker(Protocol):
+    """A process that can become a control process by a fork: this one, or a fork server."""
+
+    def fork_control(
+        self, process: ControlProcess, output: int, fds: Collection[int]
+    ) -> Process | None:
+        """Fork it; None if that is not possible now.
+
+        Args:
+            process: What the fork becomes.
+            output: A descriptor for its output.
+            fds: Descriptors that it inherits.
+        """
+
+
 class Child:
     """A process that has been started.
 
@@ -31,43 +63,52 @@ class Child:
         process: Ends when this process does.
         log: The file that its output goes to.
         begin: Where its output begins in that file, bytes.
+        pidfd: Readable once it has ended; by default one is opened.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, begin: int = 0) -> None:
+    def __init__(
+        self, process: Process, log: Path, begin: int = 0, pidfd: int | None = None
+    ) -> None:
         self._process, self._log, self._begin = process, log, begin
         self._stopped_since = math.inf
-        self._pidfd = os.pidfd_open(process.pid)
+        self._pidfd = os.pidfd_open(process.pid) if pidfd is None else pidfd
         self._open = ExitStack()
         self._open.callback(os.close, self._pidfd)
 
     @classmethod
     def start(
-        cls, module: str, options: Mapping[str, object], log: Path, fds: Collection[int] = ()
+        cls,
+        module: str,
+        options: Mapping[str, object],
+        log: Path,
+        fds: Collection[int] = (),
+        forks: Forker | None = None,
     ) -> Self:
-        """Start a process that runs the `main` of a module.
+        """Start a control process.
 
         Args:
-            module: The name of the module.
+            module: Name of the module whose `main` it runs.
             options: Options of its command line; `--parent` is added.
             log: The file for its output.
             fds: Descriptors that it inherits.
+            forks: Forks it, if it can; by default it is executed.
 
         Raises:
             OSError: It cannot be started.
         """
-        words = [f"--{name}={value}" for name, value in {**options, "parent": os.getpid()}.items()]
+        started = ControlProcess(
+            module=module,
+            words=tuple(f"--{name}={value}" for name, value in options.items()),
+            environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            directory=Path.cwd(),
+        )
         with log.open("ab") as output:
             begin = output.tell()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.launch.control", module, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=fds,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,  # Ctrl-C is for the command
-            )
-        return cls(process, log, begin)
+            process = forks.fork_control(started, output.fileno(), fds) if forks else None
+            if process is None:
+                process = _executed(started, output.fileno(), fds)
+        pidfd = process.pidfd if isinstance(process, LentProcess) else None
+        return cls(process, log, begin, pidfd)
 
     def fileno(self) -> int:
         """A descriptor that `select` finds readable once the process has ended."""
@@ -81,6 +122,12 @@ class Child:
     def status(self) -> int | None:
         """Its exit status once it has ended; the negative number of a signal that killed it."""
         return self._process.poll()
+
+    @property
+    def ended_with_fork_server(self) -> bool:
+        """Whether it was killed because it was a fork of a fork server that has ended."""
+        lent = self._process
+        return self.status is not None and isinstance(lent, LentProcess) and lent.ended_with_server
 
     def is_stopped(self) -> bool:
         """Whether it has been stopped by a signal (SIGSTOP) for longer than STOPPED_S.
@@ -116,9 +163,11 @@ class Child:
 
     def await_end(self, timeout_s: float) -> bool:
         """Wait for it to end by itself; returns whether it has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
-        return self._process.returncode is not None
+        end = select.poll()
+        end.register(self._pidfd, select.POLLIN)
+        return self.status is not None or (
+            bool(end.poll(1000 * timeout_s)) and self.status is not None
+        )
 
     def close(self, timeout_s: float = 0) -> None:
         """Wait for it to end by itself, then kill it.
@@ -135,3 +184,17 @@ class Child:
                     f"process {self.pid} has not ended {KILL_TIMEOUT_S:.0f} s after SIGKILL; a "
                     "disk may hang. Resume the run from its last checkpoint on another host"
                 )
+
+
+def _executed(process: ControlProcess, output: int, fds: Collection[int]) -> Process:
+    """Execute a new interpreter."""
+    words = [*process.words, f"--parent={os.getpid()}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.launch.control", process.module, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=fds,
+        env=process.environment,
+        start_new_session=True,  # Ctrl-C is for the command
+    )

@@ -11,11 +11,22 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 from holdfast.launch.collector import without_collector
 
 _CRASHED: Final = 70
+_NAME_BYTES: Final = 15
+"""The length of a name to the kernel, without the null byte; see proc(5)."""
+
+
+def name_of(module: str) -> str:
+    """The name by which `ps` and `/proc/PID/comm` show a process of a module.
+
+    A fork shows the command line of its parent.
+    """
+    return f"holdfast-{module.split('.')[-2]}"[:_NAME_BYTES]
 
 
 def run(module: str, words: Sequence[str]) -> NoReturn:
@@ -29,6 +40,8 @@ def run(module: str, words: Sequence[str]) -> NoReturn:
     """
     status = _CRASHED
     try:
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(name_of(module), encoding="ascii")
         with without_collector():
             main = importlib.import_module(module).main
         status = main(words)

@@ -6,19 +6,23 @@ import base64
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError
-from holdfast.launch.child import Child
+from holdfast.launch.child import Child, Process
+from holdfast.launch.forked import ControlProcess
+from holdfast.launch.lent import LentProcess
 from holdfast.launch.spawn import Spawned
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AnyMessage,
     AttachMessage,
+    ControlForkedMessage,
+    ForkControlMessage,
     ForkedMessage,
     ForkMessage,
     PrepareMessage,
@@ -56,6 +60,7 @@ class ForkServer:
         variables: Mapping[str, str] = MappingProxyType({}),
         code: tuple[str, bytes] | None = None,
     ) -> None:
+        self._spawned = spawned
         self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
@@ -94,6 +99,41 @@ class ForkServer:
                 "see fork-server.log in the run's logs"
             )
         return not self.doing
+
+    def fork_control(
+        self, process: ControlProcess, output: int, fds: Collection[int]
+    ) -> Process | None:
+        """Fork a coordinator or an agent; see `launch.child.Forker`.
+
+        It dies with the fork server. While that is not ready, this process is forked if it may be.
+
+        Raises:
+            HoldfastError: See `is_ready`.
+        """
+        if self.process.status is not None or not self.is_ready():
+            return self._spawned.fork_control(process, output, fds)
+        request = ForkControlMessage(
+            module=process.module,
+            words=process.words,
+            environment=process.environment,
+            directory=str(process.directory),
+            numbers=tuple(fds),
+        )
+        near, far = os.pipe()
+        try:
+            self._inbox.send(request, [output, far, *fds])
+            is_stopped = self.process.is_stopped
+            forked = self._inbox.wait(ControlForkedMessage, FORK_TIMEOUT_S, is_stopped)
+        except HoldfastError:  # it has ended, which its owner notices
+            forked = None
+        finally:
+            os.close(far)
+        if forked is None:
+            os.close(near)
+            self.process.kill()  # before it reads the request
+            return None
+        assert isinstance(forked, ControlForkedMessage)
+        return LentProcess(forked.pid, self._inbox.channel.take_fds(1)[0], near)
 
     def attach(self, agent: socket.socket) -> None:
         """Let the agent at the other end of `agent` request forks."""

@@ -5,8 +5,9 @@ safely. So the fork server counts its threads. If the imports of a job have star
 itself and leaves those imports to the workers.
 
 The command owns it, and agents request forks: it outlives an agent, and kills the workers of an
-agent that has ended. Every process here asks the kernel to kill it when its parent dies, so none
-outlives the command.
+agent that has ended. One that is lent to several runs also forks their coordinators and agents, at
+the request of its owner, who gets their exit status by a pipe. Every process here asks the kernel
+to kill it when its parent dies, so none outlives the command.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from holdfast.errors import JobError, ProtocolError
+from holdfast.launch import forked
 from holdfast.launch.collector import without_collector
 from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AttachMessage,
+    ControlForkedMessage,
     ExitedMessage,
+    ForkControlMessage,
     ForkedMessage,
     ForkMessage,
     PrepareMessage,
@@ -61,7 +65,7 @@ def main() -> None:
     with without_collector():
         entry = importlib.import_module(options.entry)
         entry.warm_up()
-    assert _num_threads() == 1, "the imports started a thread; forking would not be safe"
+    assert forked.num_threads() == 1, "the imports started a thread; forking would not be safe"
     if options.code is not None:
         with open(options.code, "rb") as memory:  # noqa: PTH123  # a descriptor
             memory.seek(0)
@@ -86,12 +90,20 @@ class _Agent:
     workers: list[_Worker] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Control:
+    pid: int
+    pidfd: int
+    status: int
+
+
 class _Server:
     def __init__(self, owner: Channel, entry: Any) -> None:
         self._owner, self._entry = owner, entry
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
         self._agents: list[_Agent] = []
+        self._controls: list[_Control] = []
         self._code: tuple[str, str] | None = None
 
     def run(self) -> None:
@@ -105,6 +117,8 @@ class _Server:
     def _hear_owner(self) -> None:
         for message in self._owner.poll(0):
             match message:
+                case ForkControlMessage():
+                    self._fork_control(message)
                 case PrepareMessage():
                     self._prepare(message)
                 case AttachMessage():
@@ -148,6 +162,38 @@ class _Server:
         with contextlib.suppress(ConnectionError):  # the next read sees the agent's end
             agent.channel.send(ForkedMessage(rank=request.rank, pid=pid), [worker.pidfd])
 
+    def _fork_control(self, request: ForkControlMessage) -> None:
+        output, status, *fds = self._owner.take_fds(2 + len(request.numbers))
+        with without_collector():
+            importlib.import_module(request.module)  # once, and not in each fork
+        process = forked.ControlProcess(
+            module=request.module,
+            words=request.words,
+            environment=request.environment,
+            directory=Path(request.directory),
+        )
+        child = forked.fork(process, output, dict(zip(request.numbers, fds, strict=True)))
+        assert child is not None, "the imports started a thread; forking is not safe"
+        for fd in (output, *fds):
+            os.close(fd)
+        os.set_inheritable(status, False)
+        control = _Control(child.pid, os.pidfd_open(child.pid), status)
+        self._controls.append(control)
+        self._selector.register(
+            control.pidfd, selectors.EVENT_READ, partial(self._reap_control, control)
+        )
+        with contextlib.suppress(ConnectionError):  # the next read sees the owner's end
+            self._owner.send(ControlForkedMessage(pid=control.pid), [control.pidfd])
+
+    def _reap_control(self, control: _Control) -> None:
+        self._controls.remove(control)
+        self._selector.unregister(control.pidfd)
+        os.close(control.pidfd)
+        _, wait_status = os.waitpid(control.pid, 0)
+        with contextlib.suppress(BrokenPipeError):  # its owner does not ask any more
+            os.write(control.status, str(os.waitstatus_to_exitcode(wait_status)).encode())
+        os.close(control.status)
+
     def _end_all(self, agent: _Agent) -> None:
         for worker in agent.workers:
             signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
@@ -167,7 +213,7 @@ class _Server:
                 # Workers import it again and report the error.
                 with contextlib.suppress(JobError):
                     self._entry.load_task(needed)
-        if _num_threads() > 1:
+        if forked.num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
             _start_over(self._code)  # which sends ReadyMessage again
         self._owner.send(ReadyMessage())
@@ -183,6 +229,8 @@ class _Server:
                 os.set_inheritable(fd, False)
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
+            for control in self._controls:
+                os.close(control.status)
             self._selector.close()
             _let_children_end()
             os.dup2(log_fd, 1)
@@ -232,10 +280,6 @@ def _let_children_end() -> None:
         after()
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
-
-
-def _num_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _start_over(code: tuple[str, str] | None) -> NoReturn:

@@ -10,10 +10,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.launch import environment
+
+if TYPE_CHECKING:
+    from holdfast.launch.forked import ControlProcess, ForkedProcess
 
 WORKER: Final = "holdfast.worker.main"
 """The module whose `main` a training worker runs."""
@@ -66,15 +70,33 @@ class Spawned:
         process: Ends when this process does.
         socket: Connected to it.
         output: A descriptor of the anonymous file that its output goes to.
+        is_command: Whether this process is a command, which may be forked too while it has one
+            thread. A program of a user may not: nothing is known of it.
     """
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     output: int
+    is_command: bool = False
+
+    def fork_control(
+        self, process: ControlProcess, output: int, fds: Collection[int]
+    ) -> ForkedProcess | None:
+        """Fork this process; see `launch.child.Forker`."""
+        if not self.is_command:
+            return None
+        from holdfast.launch.forked import fork
+
+        return fork(process, output, {fd: fd for fd in fds})
 
 
-def spawn(entry: str) -> Spawned:
-    """Start a fork server whose forks call `main` of the module `entry`."""
+def spawn(entry: str, *, is_command: bool = False) -> Spawned:
+    """Start a fork server whose forks call `main` of the module `entry`.
+
+    Args:
+        entry: Name of the module.
+        is_command: See `Spawned`.
+    """
     near, far = socket.socketpair()
     output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
     arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]
@@ -90,4 +112,4 @@ def spawn(entry: str) -> Spawned:
         start_new_session=True,
     )
     far.close()
-    return Spawned(process, near, output)
+    return Spawned(process, near, output, is_command)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.core.protocol import Stage
 from holdfast.errors import HoldfastError
-from holdfast.launch.child import Child
+from holdfast.launch.child import Child, Forker
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
@@ -40,6 +40,7 @@ class CoordinatorProcess:
         directory: The run's directory.
         attempt: Names this start of the run.
         watch: Whether the run's progress is shown.
+        forks: Forks the coordinator, if it can.
         public: Its address for other hosts; empty if there are none.
         has_own_host: Whether one of the run's hosts is this one.
         log: The run's log of events.
@@ -59,10 +60,12 @@ class CoordinatorProcess:
         exits: ProcessExits,
         *,
         watch: bool,
+        forks: Forker | None = None,
         public: str = "",
         has_own_host: bool = True,
     ) -> None:
-        self._public, self._has_own_host = public, has_own_host
+        self._public, self._has_own_host, self._forks = public, has_own_host, forks
+        self._link: CoordinatorLink[RunRequestMessage, RunStateMessage] | None = None
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._request = RunRequestMessage(watch=watch)
         self.state: RunStateMessage | None = None
@@ -74,12 +77,18 @@ class CoordinatorProcess:
             self.address = f"unix:/proc/{os.getpid()}/fd/{folder}/{SOCKET}"
             self._child = self._start()
             owned.callback(self._end)
-            self._link, self._is_connected = self._connect(), True
             self._owned = owned.pop_all()
+
+    def connect(self) -> None:
+        """Connect to it: the last step of a start, because it starts threads, with which this
+        process could not be forked.
+        """
+        self._link = CoordinatorLink(self.address, lambda channel: Service(channel).watch)
+        self._link.send(self._request)
 
     def sources(self) -> Iterable[HasFileno]:
         """What is readable when there is news."""
-        return self._link, self._child
+        return (self._child,) if self._link is None else (self._link, self._child)
 
     @property
     def is_over(self) -> bool:
@@ -98,7 +107,7 @@ class CoordinatorProcess:
 
     def listen(self) -> None:
         """Take the newest state, if one has come."""
-        state = self._link.receive()
+        state = self._link.receive() if self._link else None
         if state is not None and self.state is None:  # it is up
             self._child.set_low_priority(enabled=False)
         self.state = state or self.state
@@ -107,7 +116,8 @@ class CoordinatorProcess:
     def await_end(self, timeout_s: float) -> bool:
         """Wait this long for the run to be over; returns whether it is."""
         deadline, news = time.monotonic() + timeout_s, select.poll()
-        news.register(self._link, select.POLLIN)
+        if self._link is not None:
+            news.register(self._link, select.POLLIN)
         while not self.is_over and (left_s := deadline - time.monotonic()) > 0:
             news.poll(1000 * left_s)
             self.listen()
@@ -130,17 +140,20 @@ class CoordinatorProcess:
         kill_if_stopped(self._child)
         if self._child.status is None:
             return
-        self._exits.tolerate("coordinator", self._child)
-        self._link.close()  # what the last one has said may still be under way
+        if self._child.ended_with_fork_server:
+            self._exits.note("coordinator", self._child)  # one failure, which the host counts
+        else:
+            self._exits.tolerate("coordinator", self._child)
+        self.disconnect()  # what the last one has said may still be under way
         self._child = self._start()
         self._child.set_low_priority(enabled=True)  # no step waits for it
-        self._link = self._connect()
+        self.connect()
 
     def disconnect(self) -> None:
         """Listen no more. At the end of a run, the coordinator ends then."""
-        if self._is_connected:
-            self._is_connected = False
+        if self._link is not None:
             self._link.close()
+            self._link = None
 
     def close(self) -> None:
         """End it."""
@@ -149,7 +162,8 @@ class CoordinatorProcess:
 
     def _say(self, request: RunRequestMessage) -> None:
         self._request = request
-        self._link.send(request)
+        if self._link is not None:
+            self._link.send(request)
 
     def _start(self) -> Child:
         self.state = None  # it has told us nothing yet
@@ -162,7 +176,7 @@ class CoordinatorProcess:
             "collects": int(not self._has_own_host),
         }
         log = self._directory.logs / "coordinator.log"
-        child = Child.start("holdfast.coordinator.main", options, log)
+        child = Child.start("holdfast.coordinator.main", options, log, forks=self._forks)
         self._log.event("coordinator-started", pid=child.pid)
         return child
 
@@ -172,13 +186,6 @@ class CoordinatorProcess:
         """
         hosts = self._directory.job.hosts
         return hosts - 1 if self._has_own_host else 2 * hosts
-
-    def _connect(self) -> CoordinatorLink[RunRequestMessage, RunStateMessage]:
-        link = CoordinatorLink[RunRequestMessage, RunStateMessage](
-            self.address, lambda channel: Service(channel).watch
-        )
-        link.send(self._request)
-        return link
 
     def _end(self) -> None:
         """It ends by itself when a command that has heard of the end of the run leaves."""

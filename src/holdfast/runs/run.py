@@ -152,6 +152,7 @@ def _supervisor(
             log,
             exits,
             watch=follower.has_sinks,
+            forks=options.forks,
             public=placement.endpoint.public if placement.endpoint else "",
             has_own_host=starter is not None,
         )

@@ -68,6 +68,7 @@ class RunSupervisor:
             WorkerFailed: A worker died or its code raised, and that is not tolerated.
             HoldfastError: Anything else that ended the run.
         """
+        self._coordinator.connect()
         while not self._coordinator.is_over:
             self._await_news()
             self._follower.poll(self._coordinator.state)

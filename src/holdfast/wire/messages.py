@@ -79,6 +79,27 @@ class ForkedMessage(Message):
     pid: int
 
 
+class ForkControlMessage(Message):
+    """Fork a coordinator or an agent; see `launch.forked.ControlProcess`. Comes with descriptors:
+    for its output, a pipe for its exit status, and those that it inherits.
+    """
+
+    kind: Literal["fork-control"] = "fork-control"
+    module: str
+    words: tuple[str, ...]
+    environment: dict[str, str] = Field(repr=False)
+    directory: str
+    numbers: tuple[int, ...] = ()
+    """Of the descriptors that it inherits, as it knows them."""
+
+
+class ControlForkedMessage(Message):
+    """A coordinator or an agent was forked. Comes with its pidfd."""
+
+    kind: Literal["control-forked"] = "control-forked"
+    pid: int
+
+
 class ExitedMessage(Message):
     """A forked process has exited."""
 
@@ -282,6 +303,7 @@ AnyMessage = Annotated[
     | StagingMessage | PartStagedMessage | CheckpointResultMessage | CheckpointRejectedMessage
     | WritePartMessage | PartWrittenMessage | DeleteOldMessage
     | PeerUnreachableMessage | EvictMessage | FitMessage
+    | ForkControlMessage | ControlForkedMessage
     | FinishedMessage | FailedMessage | OpenTunnelMessage | TunnelOpenedMessage,
     Field(discriminator="kind"),
 ]  # fmt: skip

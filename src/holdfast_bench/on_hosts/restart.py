@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from holdfast.core.placement.rejoin import MAX_DELAY_S
 from holdfast.errors import HoldfastError
+from holdfast.launch.control import name_of
 from holdfast_bench.faulted_run import FAULT_STEP
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.peers import launched
@@ -39,8 +40,10 @@ START_S: Final = 10.0
 RESTART_TIMEOUT_S: Final = 120.0
 """A restart that takes longer has failed."""
 FAULTY_HOST: Final = 2
-AGENTS: Final = ("holdfast.agent.main", "torch.distributed.run", launched.__file__)
-"""The agents of both launchers, and torchrun's workers: those of holdfast end with their agent."""
+AGENT: Final = name_of("holdfast.agent.main")
+"""The name of the processes of holdfast's agents, some of which are forks of other processes."""
+TORCHRUN: Final = ("torch.distributed.run", launched.__file__)
+"""torchrun's agents and workers; the workers of holdfast end with their agent."""
 
 Row = dict[str, Any]
 
@@ -156,7 +159,8 @@ def _agents_among(pids: list[int]) -> list[int]:
     for pid in pids:
         with suppress(OSError):  # it has ended
             line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-            if any(word in line for word in AGENTS):
+            name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+            if name == AGENT or any(word in line for word in TORCHRUN):
                 found.append(pid)
     return found
 

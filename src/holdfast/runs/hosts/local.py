@@ -11,7 +11,7 @@ from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena
 from holdfast.core.placement.shares import Share
 from holdfast.core.protocol import RUN_FAILED, WorkerProgress
-from holdfast.launch.child import Child
+from holdfast.launch.child import Child, Forker
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.rundir.json_lines import EventLog
@@ -44,6 +44,7 @@ class LocalHost:
         exits: Counts the ends of agents.
         interface: To other hosts, if there are any.
         shares: What each of its workers may use; none: all of this host.
+        forks: Forks the agent, if it can.
 
     Attributes:
         name: The same.
@@ -60,6 +61,7 @@ class LocalHost:
         exits: ProcessExits,
         interface: Interface | None,
         shares: tuple[Share, ...],
+        forks: Forker | None,
     ) -> None:
         self.name, self._fork_server, self._exits = name, fork_server, exits
         self._is_attached = False
@@ -83,7 +85,7 @@ class LocalHost:
                     fds.append(until_started.enter_context(interface.credentials.in_memory()))
                     options |= {"interface": interface.address, "credentials": fds[-1]}
                 log = directory.logs / "agent.log"
-                self.agent = Child.start("holdfast.agent.main", options, log, fds)
+                self.agent = Child.start("holdfast.agent.main", options, log, fds, forks)
             self._owned = undo.pop_all()
             self._owned.callback(self.agent.close)
 
@@ -94,7 +96,8 @@ class LocalHost:
     def state(self) -> HostState:
         """See `HostHandle.state`."""
         kill_if_stopped(self.agent)
-        if self._fork_server.has_ended(REAP_TIMEOUT_S if self.agent.status == 1 else 0):
+        may_have = self.agent.status == 1 or self.agent.ended_with_fork_server
+        if self._fork_server.has_ended(REAP_TIMEOUT_S if may_have else 0):
             return HostState.LOST
         if self.agent.status is not None:
             return HostState.LEFT if self.agent.status in (0, RUN_FAILED) else HostState.LOST
@@ -163,7 +166,7 @@ class LocalHosts:
         interface: Interface | None = None,
         shares: tuple[Share, ...] = (),
     ) -> None:
-        self._interface, self._shares = interface, shares
+        self._interface, self._shares, self._forks = interface, shares, fork_server
         self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
         self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
@@ -190,6 +193,7 @@ class LocalHosts:
             self._exits,
             self._interface,
             self._shares,
+            self._forks,
         )
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host
