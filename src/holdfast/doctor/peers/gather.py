@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.api.attended import Sidecar
-from holdfast.coordinator.admission import is_agent_of
+from holdfast.coordinator.peers import is_agent_of
 from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.report import HostReport, Link, Wanted, newest
 from holdfast.errors import HoldfastError, Interrupted
