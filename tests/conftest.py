@@ -14,6 +14,9 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
@@ -46,6 +49,35 @@ needs_avx2 = pytest.mark.skipif(
 )
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
+
+
+def needs_library(*names):
+    """Skip where a library is not installed; does not import it, as pytest.importorskip does."""
+    absent = [name for name in names if not _is_installed(name)]
+    return pytest.mark.skipif(bool(absent), reason=f"not installed: {', '.join(absent)}")
+
+
+def _is_installed(name):
+    package, _, module = name.rpartition(".")
+    if not package:
+        return find_spec(name) is not None
+    parent = find_spec(package)
+    return parent is not None and bool(
+        PathFinder.find_spec(module, parent.submodule_search_locations)
+    )
+
+
+class Library:
+    """A library that is imported when a test first uses it: collecting tests stays fast."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, attribute):
+        if attribute.startswith("_"):  # pytest looks for marks of its own in all names
+            raise AttributeError(attribute)
+        return getattr(import_module(self._name), attribute)
+
 
 SMALL = {
     "data": {"name": "digits", "augment": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from pathlib import Path
 
 import pytest
 
@@ -75,5 +76,5 @@ class CpuTimes:
         for name, cpu_s in dearest:
             terminalreporter.line(f"{cpu_s:6.1f} s {name}")
         if path := os.environ.get("CPU_TIMES"):
-            with open(path, "a") as file:
+            with Path(path).open("a") as file:
                 file.writelines(f"{cpu_s:.2f} {name}\n" for name, cpu_s in self._tests.items())

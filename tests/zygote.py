@@ -5,8 +5,8 @@ directory, session and descriptors of a request and runs the module as Python do
 sees of the process is what it would see of one that was started by exec, but for its parent.
 
 One serves all pytest processes of a session. Each process that it forks has a connection: the
-zygote answers with its id, later with its wait status, and reaps it when the connection ends. If
-that ends first, the process is killed.
+process answers with its id, later the zygote with its wait status s as -1 - s, and reaps it when
+the connection ends. If that ends first, the process is killed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +137,7 @@ class _Zygote:
                 request["directory"],
                 dict(zip(request["numbers"], fds, strict=True)),
                 in_session=request["in_session"],
+                ready=lambda: connection.sendall(NUMBER.pack(os.getpid())),
             )
         for fd in fds:
             os.close(fd)
@@ -147,8 +149,6 @@ class _Zygote:
         self._selector.register(
             connection, selectors.EVENT_READ, lambda: self._released(connection)
         )
-        with contextlib.suppress(OSError):  # it has gone, which its end of file tells
-            connection.sendall(NUMBER.pack(pid))
 
     def _ended(self, connection: socket.socket) -> None:
         """A process has ended: it stays a zombie while a client may send it signals."""
@@ -158,7 +158,7 @@ class _Zygote:
         end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         status = end.si_status << 8 if end.si_code == os.CLD_EXITED else end.si_status
         with contextlib.suppress(OSError):
-            connection.sendall(NUMBER.pack(status))
+            connection.sendall(NUMBER.pack(-1 - status))
         if connection not in self._selector.get_map():
             self._reap(connection)
 
@@ -218,6 +218,7 @@ def become(
     fds: dict[int, int],
     *,
     in_session: bool,
+    ready: Callable[[], object] = lambda: None,
 ) -> NoReturn:
     """Make of this fork what `exec` would make of it, and run its module.
 
@@ -227,15 +228,17 @@ def become(
         directory: The working directory.
         fds: By the number of a descriptor in the new process, its number here.
         in_session: Whether it gets a session of its own.
+        ready: Called once it looks to other processes like one started by exec.
     """
     status = 70
     try:
         if in_session:
             os.setsid()
-        _keep_descriptors(fds)
         os.chdir(directory)
         _take_environment(environment)
         _take_words(words, environment, directory)
+        ready()
+        _keep_descriptors(fds)
         _open_streams(environment)
         _default_signals()
         if "HOLDFAST_FAULT" in environment:
@@ -253,10 +256,9 @@ def _keep_descriptors(fds: dict[int, int]) -> None:
     copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for number, fd in fds.items()}
     for number, copy in copies.items():
         os.dup2(copy, number)
-    for entry in os.listdir("/proc/self/fd"):
-        if int(entry) not in fds:
-            with contextlib.suppress(OSError):  # that of the listing
-                os.close(int(entry))
+    for number in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {*fds}:
+        with contextlib.suppress(OSError):  # that of the listing
+            os.close(number)
 
 
 def _take_environment(environment: dict[str, str]) -> None:
@@ -295,7 +297,9 @@ def _overwrite(field: int, content: bytes) -> None:
 def _open_streams(environment: dict[str, str]) -> None:
     """Open standard streams as Python does at its start."""
     plain = bool(environment.get("PYTHONUNBUFFERED"))
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = open(  # type: ignore[misc]  # noqa: SIM115
+        0, closefd=False
+    )
     for number, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(number, "w", closefd=False)
         stream = io.TextIOWrapper(
@@ -376,7 +380,7 @@ class Forking(subprocess.Popen):  # type: ignore[type-arg]
             become(
                 [os.fspath(word) for word in words],
                 environment,
-                os.fspath(cwd or os.getcwd()),
+                str(Path(cwd or "").absolute()),
                 fds | {fd: fd for fd in pass_fds},
                 in_session=in_session,
             )
@@ -385,7 +389,7 @@ class Forking(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def _num_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 if __name__ == "__main__":

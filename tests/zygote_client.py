@@ -159,29 +159,31 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
         words = [os.fsdecode(word) for word in words]
         environment = {os.fsdecode(n): os.fsdecode(v) for n, v in (env or {}).items()}
         environment = dict(os.environ) if env is None else environment
-        _, _, shell, stdin, _, _, stdout, _, stderr, _, gid, gids, uid, umask, in_session, group = (
-            rest
-        )
-        special = executable or preexec_fn or shell or gid is not None or gids is not None
-        special = special or uid is not None or umask != -1 or group != -1
-        if special or not self._client.takes(words, environment):
+        # In CPython 3.11 to 3.13: 2 is shell, 3 to 8 are pipes, 10 to 13 gid, gids, uid and umask,
+        # 14 start_new_session, 15 process_group.
+        given = (rest[3], rest[6], rest[8])
+        special = (executable, preexec_fn, rest[2], *rest[10:14], rest[15])
+        is_plain = all(each in (None, False, -1) for each in special)
+        if not is_plain or not self._client.takes(words, environment):
             super()._execute_child(
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest
             )
             _STARTED.add(self)
             return
-        streams = [number if fd == -1 else fd for number, fd in enumerate((stdin, stdout, stderr))]
+        streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
         message = {
             "client": os.getpid(),
             "words": words,
             "environment": environment,
-            "directory": os.path.abspath(os.fsdecode(cwd or ".")),
+            "directory": str(Path(os.fsdecode(cwd or "")).absolute()),
             "numbers": [0, 1, 2, *map(int, pass_fds)],
-            "in_session": bool(in_session),
+            "in_session": bool(rest[14]),
         }
         connection = self._client.request(message, [*streams, *map(int, pass_fds)])
         try:
             self.pid = read_number(connection)
+            if self.pid < 0:
+                raise OSError(f"the fork of {words[2]} ended with wait status {-1 - self.pid}")
         except OSError:
             connection.close()
             raise
@@ -196,7 +198,7 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
         if wait_flags & os.WNOHANG and not _is_readable(self._connection, 0):
             return 0, 0
         try:
-            status = read_number(self._connection)
+            status = -1 - read_number(self._connection)
         except ConnectionError:
             status = 9  # the zygote was killed, and with it the process
         self._connection.close()

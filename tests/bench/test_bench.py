@@ -10,12 +10,11 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 
 import psutil
 import pytest
 
-from conftest import wait_until
+from conftest import needs_library, wait_until
 from holdfast_bench import recovery
 from holdfast_bench.on_hosts.namespaces import Namespaces
 
@@ -135,7 +134,7 @@ def test_settings_are_told_beside_the_same_job_without_them():
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(find_spec("mlflow.server") is None, reason="needs MLflow's server")
+@needs_library("mlflow.server")
 def test_sinks_are_told_beside_the_same_job_without_them():
     few = ["--workloads", "small", "--seconds", "5", "--rounds", "1"]
     rows = json.loads(bench("sinks", *few, "--json"))["rows"]

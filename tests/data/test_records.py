@@ -11,16 +11,19 @@ import pytest
 import torch
 from PIL import Image
 
+from conftest import Library, needs_library
 from holdfast.data.catalog import build
 from holdfast.data.formats import tfrecord
 from holdfast.data.images import split
 from holdfast.errors import JobError
 from holdfast.job.data import Records
 
-h5py = pytest.importorskip("h5py")
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
-crc32c = pytest.importorskip("google_crc32c")
+pytestmark = needs_library("google_crc32c", "h5py", "pyarrow")
+
+crc32c = Library("google_crc32c")
+h5py = Library("h5py")
+parquet = Library("pyarrow.parquet")
+pyarrow = Library("pyarrow")
 
 KINDS = ["hdf5", "parquet", "tfrecord"]
 

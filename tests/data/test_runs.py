@@ -6,12 +6,13 @@ import struct
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_wine
 
-from conftest import back_to
+from conftest import Library, back_to
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
+
+datasets = Library("sklearn.datasets")
 
 CNN = {"name": "cnn", "width": 2}
 
@@ -59,7 +60,7 @@ def test_a_cache_changes_neither_the_weights_nor_a_resumed_run(train, tmp_path):
 def test_parquet_gives_the_same_weights_for_every_number_of_workers(train, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    wine = load_wine()
+    wine = datasets.load_wine()
     frame = dict(zip(wine.feature_names, wine.data.T, strict=True))
     table = pyarrow.table({**frame, "kind": wine.target})
     parquet.write_table(table, tmp_path / "wine.parquet")

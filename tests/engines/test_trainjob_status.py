@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from kubeflow_trainer_api import models
 
-from conftest import events_of, own_loopback_address, wait_until
+from conftest import Library, events_of, own_loopback_address, wait_until
 from holdfast.clusters.engines.kubernetes.trainjob_status import (
     TrainerServer,
     TrainJobStatus,
@@ -21,6 +20,8 @@ from holdfast.core.protocol import WorkerProgress
 from holdfast.errors import JobError
 from holdfast.rundir.json_lines import EventLog
 from kubernetes_api import own_certificate
+
+models = Library("kubeflow_trainer_api.models")
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/ns/trainjobs/digits/status"
 

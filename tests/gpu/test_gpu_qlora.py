@@ -2,14 +2,12 @@
 
 import pytest
 
-from conftest import events_of, killing, needs_gpu
-
-pytest.importorskip("peft")
-pytest.importorskip("bitsandbytes")
+from conftest import events_of, killing, needs_gpu, needs_library
 
 pytestmark = [
     pytest.mark.slow,
     needs_gpu,
+    needs_library("bitsandbytes", "peft"),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("default"),
 ]

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, wait_until
+from conftest import events_of, needs_library, wait_until
 from ray_cluster import RayCluster
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'holdfast[ray]'")
-pytest.importorskip("aiohttp_cors", reason="needs Ray's jobs: pip install 'ray[default]'")
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.soak,
+    pytest.mark.timeout(600),
+    needs_library("ray", "aiohttp_cors"),
+]
 
 
 def test_a_job_trains_and_saves_its_state_when_it_is_stopped(tmp_path):

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, wait_until
+from conftest import events_of, needs_library, wait_until
 from holdfast.checkpoint.exports.weights import digest, load_weights
 from ray_cluster import RayCluster
 
-pytest.importorskip("ray.train", reason="needs Ray Train: pip install 'holdfast[ray]'")
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.soak,
+    pytest.mark.timeout(900),
+    needs_library("ray"),
+]
 
 SCRIPT = Path(__file__).with_name("ray_train_script.py")
 

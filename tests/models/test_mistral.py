@@ -6,12 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from conftest import Library, needs_library
 from holdfast.errors import JobError
 from holdfast.job.models import MistralSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    needs_library("bitsandbytes", "peft", "transformers"),
+]
 
-mistral = pytest.importorskip("holdfast.models.mistral")
+mistral = Library("holdfast.models.mistral")
 
 TINY = {
     "name": "mistral", "width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "feedforward": 128,

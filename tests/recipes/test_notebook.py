@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
+from conftest import Library, needs_library
+
+nbclient = Library("nbclient")
+nbformat = Library("nbformat")
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "recipes" / "notebook.ipynb"
 
 
+@needs_library("nbclient", "nbformat")
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

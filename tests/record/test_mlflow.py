@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 import requests
 
-from conftest import wait_until
+from conftest import needs_library, wait_until
 from holdfast.job import load
 from holdfast.rundir.json_lines import EventLog, JsonLines
 from holdfast.rundir.run_directory import RunDirectory
@@ -19,7 +18,7 @@ from holdfast.sinks.trackers.sender import deliver
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.soak,
-    pytest.mark.skipif(find_spec("mlflow.server") is None, reason="needs MLflow's server"),
+    needs_library("mlflow.server"),
 ]
 
 

@@ -3,13 +3,15 @@
 import os
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import Library
 from holdfast.job import load
 from holdfast.rundir.json_lines import JsonLines
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.sinks.trackers.choose import senders
 from holdfast.sinks.trackers.sender import deliver
+
+event_accumulator = Library("tensorboard.backend.event_processing.event_accumulator")
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +39,7 @@ def deliver_all(run):
 
 def shown(run):
     """Step and time of each loss as TensorBoard shows them, and the texts."""
-    board = EventAccumulator(str(run.path / "tensorboard"), {"scalars": 0})
+    board = event_accumulator.EventAccumulator(str(run.path / "tensorboard"), {"scalars": 0})
     board.Reload()
     text = board.Tensors("job")[0].tensor_proto.string_val[0].decode()
     return [(each.step, each.wall_time) for each in board.Scalars("train/loss")], text

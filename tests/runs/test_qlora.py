@@ -5,13 +5,14 @@ import json
 import pytest
 import torch
 
-from conftest import events_of, killing
+from conftest import events_of, killing, needs_library
 from holdfast.errors import JobError
 
-pytest.importorskip("peft")
-pytest.importorskip("bitsandbytes")
-
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    needs_library("bitsandbytes", "peft"),
+]
 
 SIZES = {
     "width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "feedforward": 128, "vocabulary": 512,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, metrics_of, wait_until
+from conftest import events_of, metrics_of, needs_library, wait_until
 from ray_cluster import RayCluster
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'holdfast[ray]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_library("ray")]
 
 JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import Library
 from holdfast.api.attended import Attendance
 from holdfast.api.train import run_job
 from holdfast.errors import JobError
@@ -20,6 +19,9 @@ from holdfast.job import load
 from holdfast.runs.run import LaunchOptions
 
 pytestmark = pytest.mark.slow
+
+event_accumulator = Library("tensorboard.backend.event_processing.event_accumulator")
+trace_service = Library("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 TASKS = Path(__file__).with_name("callback_tasks.py")
 STEPS = 12
@@ -36,7 +38,8 @@ def receiving(port=0):
             if self.headers.get("Content-Encoding") == "gzip":
                 content = gzip.decompress(content)
             assert self.path == "/v1/traces"
-            for resource in ExportTraceServiceRequest.FromString(content).resource_spans:
+            request = trace_service.ExportTraceServiceRequest.FromString(content)
+            for resource in request.resource_spans:
                 facts = {each.key: each.value.string_value for each in resource.resource.attributes}
                 spans.extend(
                     (facts, span) for scope in resource.scope_spans for span in scope.spans
@@ -64,7 +67,7 @@ def job_of(tmp_path, *trackers, **keys):
 
 
 def scalars(run_dir, name):
-    board = EventAccumulator(str(run_dir / "tensorboard"), {"scalars": 0})
+    board = event_accumulator.EventAccumulator(str(run_dir / "tensorboard"), {"scalars": 0})
     board.Reload()
     return [(each.step, pytest.approx(each.value)) for each in board.Scalars(name)]
 
@@ -147,7 +150,7 @@ def test_what_could_not_be_sent_is_named_and_sent_later(tmp_path, free_port):
 def test_a_script_has_trackers_too(run, tmp_path):
     result = run("print('hello')", trackers=["tensorboard"])
     assert result.status == "finished"
-    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board = event_accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
     assert board.Tags()["tensors"] == ["job"]
 

@@ -4,13 +4,15 @@ import warnings
 
 import pytest
 import torch
-import torchmetrics
-from sklearn.metrics import roc_auc_score
-from torchmetrics import classification
 
+from conftest import Library
 from holdfast.errors import JobError
 from holdfast.worker.evaluation import _encode, _results
 from holdfast.worker.metric_states import tally_of, together
+
+classification = Library("torchmetrics.classification")
+metrics = Library("sklearn.metrics")
+torchmetrics = Library("torchmetrics")
 
 CLASSES = 3
 GENERATOR = torch.Generator().manual_seed(0)
@@ -102,11 +104,14 @@ def test_a_function_gets_all_that_was_measured_in_order():
     def both(scores, labels):
         assert torch.equal(scores, SCORES)
         assert torch.equal(labels, LABELS)
-        return {"auc": roc_auc_score(labels, scores, multi_class="ovr"), "count": len(labels)}
+        return {
+            "auc": metrics.roc_auc_score(labels, scores, multi_class="ovr"),
+            "count": len(labels),
+        }
 
     found = evaluated(tally_of({"sklearn": both}), scored, [1, 0, 0, 2])
     assert found == {
-        "sklearn.auc": roc_auc_score(LABELS, SCORES, multi_class="ovr"), "sklearn.count": 90
+        "sklearn.auc": metrics.roc_auc_score(LABELS, SCORES, multi_class="ovr"), "sklearn.count": 90
     }  # fmt: skip
 
 
