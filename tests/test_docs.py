@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -46,8 +45,8 @@ TAKE_LONG = {
     ),
     ids=lambda page: page.name,
 )
-def test_the_commands_of_a_page_run(page, tmp_path):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def test_the_commands_of_a_page_run(page, tmp_path, zygote):
+    environment = {**os.environ, **zygote.for_shells()}
     for kind, text in fences(page):
         if kind in ("python", "yaml"):
             name = re.match(r"# (\S+)\n", text)

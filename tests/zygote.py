@@ -128,9 +128,10 @@ class _Zygote:
         pid = os.fork()
         if pid == 0:
             words = request["words"]
-            parent = words.index("--parent") + 1 if "--parent" in words else len(words)
-            if words[parent : parent + 1] == [str(client)]:
-                words[parent] = zygote
+            for position, word in enumerate(words):
+                names_parent = words[position - 1] == "--parent" or word is words[-1]
+                if names_parent and word == str(client):
+                    words[position] = zygote
             become(
                 words,
                 request["environment"],

@@ -64,12 +64,19 @@ class Client:
             self._own.pop("PYTHONPATH", None)
         return self._own
 
+    def for_shells(self) -> dict[str, str]:
+        """Variables with which a shell finds a `holdfast` that the zygote forks."""
+        self.start()
+        place = os.pathsep.join([str(self.path), str(os.getpid()), sys.executable])
+        own = [Path(__file__).parent / "bin", Path(sys.executable).parent]
+        return {
+            "PATH": os.pathsep.join([*map(str, own), os.environ["PATH"]]),
+            "HOLDFAST_ZYGOTE": place,
+        }
+
     def request(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> socket.socket:
         """Send a request; returns the connection, from which the answer can be read."""
-        if not self.path.exists():
-            with locked(self._lock):
-                if not self.path.exists():
-                    self._start()
+        self.start()
         return requested(self.path, message, fds)
 
     def cpu_s(self) -> float:
@@ -79,8 +86,14 @@ class Client:
         with self.request({"client": os.getpid()}) as connection:
             return read_number(connection) / 1e6
 
+    def start(self) -> None:
+        """Start the zygote, if no other process has; it ends with the first pytest process."""
+        if not self.path.exists():
+            with locked(self._lock):
+                if not self.path.exists():
+                    self._start()
+
     def _start(self) -> None:
-        """Start the zygote; it ends with the first of the pytest processes."""
         owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
         new = self.path.with_suffix(".new")
         with socket.socket(socket.AF_UNIX) as listener:

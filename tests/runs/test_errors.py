@@ -279,6 +279,7 @@ def test_a_fork_server_that_is_oom_killed_is_reported_so(train, limited, keys):
     assert "the fork server was OOM-killed (limit: the 800.0 MB" in err[0]
 
 
+@pytest.mark.exec  # it has no torch to import
 def test_a_fork_server_that_does_not_come_up_ends_the_run(train, place, monkeypatch):
     (place / "broken").mkdir()
     (place / "broken" / "torch.py").write_text("raise ImportError('libtorch.so is not here')")
