@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from hashlib import sha256
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -39,6 +41,7 @@ from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run import run as run_in
+from zygote_client import locked
 
 TASKS = Path(__file__).parent / "runs" / "sample_tasks.py"
 FAILING_TASKS = TASKS.with_name("failing_tasks.py")
@@ -351,19 +354,35 @@ def holdfast_processes(mark: str) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="session")
-def known():
-    """The weights of reference runs by their epochs."""
-    return {}
+@pytest.fixture
+def once(train, shared_folder):
+    """Directory of a fault-free run that only the first test of a session trains, whichever
+    process needs it first: `once(key=value, …) -> Path`. Tests that change it copy it.
+    """
+
+    def run(**keys):
+        text = json.dumps(keys, sort_keys=True, default=str)
+        path = shared_folder / f"reference-{sha256(text.encode()).hexdigest()[:16]}"
+        with locked(path.with_suffix(".lock")):
+            if not (path / "result.json").exists():
+                shutil.rmtree(path, ignore_errors=True)  # of a test that failed
+                result = train(run_dir=path, **keys)
+                (path / "result.json").write_text(json.dumps(result))
+        return path
+
+    return run
 
 
 @pytest.fixture
-def reference(train, known):
-    """The weights of a fault-free run: `reference(epochs) -> weights_sha256`; run once."""
+def reference(once):
+    """Weights of such a run: `reference(epochs, key=value, …) -> weights_sha256`."""
 
-    def weights(epochs):
-        if epochs not in known:
-            known[epochs] = train(epochs=epochs)["weights_sha256"]
-        return known[epochs]
+    def weights(epochs=2, **keys):
+        return result_of(once(epochs=epochs, **keys))["weights_sha256"]
 
     return weights
+
+
+def result_of(run_dir: Path) -> dict:
+    """Result of a finished run."""
+    return json.loads((run_dir / "result.json").read_text())

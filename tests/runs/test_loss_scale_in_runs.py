@@ -5,7 +5,7 @@ import json
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import TASKS, events_of, metrics_of, result_of, sampled
 from holdfast.errors import NonFiniteError
 
 pytestmark = pytest.mark.slow
@@ -22,23 +22,16 @@ OVERFLOWS = {"overflows": [2, 5], "factor": 1e5, "faults": []}
 SCALES = [2**16] * 3 + [2**15] * 3 + [2**14] * 14
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The hash of a run of one worker, once it is known."""
-    return []
-
-
 @pytest.fixture
-def exact(train, known, tmp_path):
+def exact(train, once, tmp_path):
     """Run the task and compare it with a run of one worker; returns the directory of the run."""
 
     def run(faults=(), **keys):
-        if not known:
-            known.append(train(**SCALED, params=OVERFLOWS)["weights_sha256"])
+        alone = result_of(once(**SCALED, params=OVERFLOWS))
         path = tmp_path / "run"
         params = {**OVERFLOWS, "faults": list(faults)}
         result = train(run_dir=path, **{**SCALED, "params": params, **keys})
-        assert result["weights_sha256"] == known[0]
+        assert result["weights_sha256"] == alone["weights_sha256"]
         assert result["exactness"] == "bit-exact"
         assert (scales(path), skipped(path)) == (SCALES, [3, 6])
         return path

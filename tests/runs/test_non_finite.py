@@ -6,7 +6,7 @@ import json
 import pytest
 from faulty_tasks import marks
 
-from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, result_of, sampled
 from holdfast.errors import JobError, NonFiniteError, WorkerFailed
 from holdfast.job import load
 from holdfast.rundir import json_lines
@@ -30,28 +30,20 @@ WIDE = {"width": 20_000}
 POISON = {**COLLECT, "how": "poison", "rank": 1, "step": 6}
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The hashes of fault-free runs by what they train."""
-    return {}
-
-
 @pytest.fixture
-def inject(train, known, tmp_path):
+def inject(train, once, tmp_path):
     """Run the faulty task and compare it with an fault-free run: `inject(faults, **keys)`; returns
     what the workers have printed.
     """
 
     def run(*faults, params=None, **keys):
         keys, params = {**FAULTY, **keys}, params or {}
-        same = repr((keys["task"], keys["shards"], params))
-        if same not in known:
-            whole = train(**keys, params={**params, "faults": []})
-            known[same] = whole["weights_sha256"]
+        same = {**FAULTY, "task": keys["task"], "shards": keys["shards"], "workers": 1}
+        whole = result_of(once(**same, params={**params, "faults": []}))
         named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
         path = tmp_path / "run"
         result = train(run_dir=path, **keys, params={**params, "faults": named})
-        assert result["weights_sha256"] == known[same]
+        assert result["weights_sha256"] == whole["weights_sha256"]
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
         assert steps == list(range(1, result["steps"] + 1))
         assert marks(named) == [True] * len(named)
@@ -72,31 +64,36 @@ def skipped(run_dir):
 
 
 @pytest.mark.parametrize("sync", sampled(["tree", "ddp"], 0))
-def test_a_run_can_stop_and_be_resumed_without_the_step(train, tmp_path, sync):
+def test_a_run_can_stop_and_be_resumed_without_the_step(train, once, tmp_path, sync):
     keys = {**EXPLODING, "workers": 2, "sync": sync, "checkpoint": {"every_steps": 2}}
     with pytest.raises(NonFiniteError, match=r"the gradient of .*0.weight.* in step 4 is not fin"):
         train(run_dir=tmp_path / "run", **keys)
     again = train(run_dir=tmp_path / "run", resume=True, **keys, non_finite="skip")
     assert (again["steps"], skipped(tmp_path / "run")) == (15, [4])
-    assert again["weights_sha256"] == train(**keys, non_finite="skip")["weights_sha256"]
+    keys = {
+        **EXPLODING,
+        "workers": 2,
+        "non_finite": "skip",
+        **({} if sync == "tree" else {"sync": sync}),
+    }
+    assert again["weights_sha256"] == result_of(once(**keys))["weights_sha256"]
 
 
-def test_a_step_that_is_left_out_changes_nothing_for_any_number_of_workers(train, tmp_path):
+def test_a_step_that_is_left_out_changes_nothing_for_any_number_of_workers(once):
     hashes = set()
     for workers in (1, 2, 4):
-        path = tmp_path / f"of-{workers}"
-        result = train(run_dir=path, **EXPLODING, workers=workers, non_finite="skip")
+        path = once(**EXPLODING, workers=workers, non_finite="skip")
+        result = result_of(path)
         hashes.add(result["weights_sha256"])
         assert (result["steps"], skipped(path)) == (15, [4])
     assert len(hashes) == 1
 
 
-def test_the_metrics_of_a_step_that_is_left_out_are_json(train, tmp_path):
+def test_the_metrics_of_a_step_that_is_left_out_are_json(once, tmp_path):
     def refuse(word):
         raise AssertionError(f"{word} is not JSON")
 
-    path = tmp_path / "run" / "metrics.jsonl"
-    train(run_dir=tmp_path / "run", **EXPLODING, workers=2, non_finite="skip")
+    path = once(**EXPLODING, workers=2, non_finite="skip") / "metrics.jsonl"
     entries = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
     odd = entries[3]
     assert (odd["loss"], odd["norm"], odd["skipped"]) == (None, None, True)

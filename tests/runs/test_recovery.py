@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faulty_tasks import marks
 
-from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, events_of, metrics_of, result_of, sampled
 from holdfast.errors import WorkerFailed
 from holdfast.runs.controls import Controls
 
@@ -93,22 +93,10 @@ FIRST = {
 """A death at which the step in hand is decided, and nobody has committed it yet."""
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The results of fault-free runs by their keys."""
-    return {}
-
-
 @pytest.fixture
-def whole(train, known):
-    """The result of an fault-free run, trained by whoever comes first: `whole(key=value, …)`."""
-
-    def run(**keys):
-        if repr(keys) not in known:
-            known[repr(keys)] = train(**keys)
-        return known[repr(keys)]
-
-    return run
+def whole(once):
+    """Result of a fault-free run: `whole(key=value, …)`."""
+    return lambda **keys: result_of(once(**keys))
 
 
 @pytest.fixture

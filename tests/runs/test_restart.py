@@ -5,7 +5,7 @@ import signal
 import pytest
 from faulty_tasks import marks
 
-from conftest import TASKS, events_of, metrics_of, sampled
+from conftest import TASKS, events_of, metrics_of, result_of, sampled
 from holdfast.errors import WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -23,24 +23,17 @@ IN_A_STEP = {"at": "holdfast.worker.step.tree:TreeStepper.begin_shard", "when": 
 IN_DDP = {"at": "holdfast.worker.step.ddp:DdpStepper.begin_shard", "when": "before"}
 
 
-@pytest.fixture(scope="module")
-def known():
-    """The weights of fault-free runs, by their keys."""
-    return {}
-
-
 @pytest.fixture
-def inject(train, known, tmp_path):
+def inject(train, once, tmp_path):
     """Run while faults are injected, and compare with an fault-free run; returns its events."""
 
     def run(*faults, **keys):
         keys = {**KEYS, **keys}
-        if repr(keys) not in known:
-            known[repr(keys)] = train(**keys, params={"faults": []})["weights_sha256"]
+        untouched = result_of(once(**keys, params={"faults": []}))
         named = [{**fault, "mark": str(tmp_path / f"mark-{n}")} for n, fault in enumerate(faults)]
         result = train(run_dir=tmp_path / "run", **keys, params={"faults": named})
         assert all(marks(named))
-        assert result["weights_sha256"] == known[repr(keys)]
+        assert result["weights_sha256"] == untouched["weights_sha256"]
         steps = [line["step"] for line in metrics_of(tmp_path / "run") if "loss" in line]
         assert steps == list(range(1, STEPS + 1))
         return events_of(tmp_path / "run")

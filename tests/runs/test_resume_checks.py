@@ -67,9 +67,9 @@ def test_a_run_on_one_machine_is_bit_exact(train, tmp_path):
     assert newest(run).numerics["torch"]
 
 
-def test_a_resume_on_other_software_is_recorded_for_good(train, tmp_path):
+def test_a_resume_on_other_software_is_recorded_for_good(train, once, tmp_path):
     run = tmp_path / "run"
-    train(run_dir=run, **SAVING)
+    shutil.copytree(once(**SAVING), run)
     back_to(run, 4)
     stored = newest(run).numerics
     rewrite(run, numerics={**stored, "torch": "2.0.0", "MKL_CBWR": "COMPATIBLE"})
@@ -85,9 +85,9 @@ def test_a_resume_on_other_software_is_recorded_for_good(train, tmp_path):
 
 
 @pytest.mark.soak
-def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
+def test_the_workers_own_environment_counts(train, once, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    train(run_dir=run, **SAVING)
+    shutil.copytree(once(**SAVING), run)
     back_to(run, 4)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     result = train(run_dir=run, resume=True, on=None, **SAVING)
@@ -95,9 +95,9 @@ def test_the_workers_own_environment_counts(train, tmp_path, monkeypatch):
 
 
 @pytest.mark.soak
-def test_a_resume_on_other_software_fails_where_the_job_says_so(train, tmp_path):
+def test_a_resume_on_other_software_fails_where_the_job_says_so(train, once, tmp_path):
     run = tmp_path / "run"
-    train(run_dir=run, **SAVING)
+    shutil.copytree(once(**SAVING), run)
     back_to(run, 4)
     stored = newest(run).numerics
     rewrite(run, numerics={**stored, "processor": "i386"})
