@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 import job_keys
-from conftest import sampled
 from holdfast.job.models import Model
 from holdfast.job.optimizers import Optimizer, Schedule
 
@@ -31,20 +30,21 @@ WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fen
 TAKE_LONG = {
     "backup.md", "balance.md", "breakdown.md", "chaos.md", "checkpoint-security.md",
     "checkpoints.md", "data.md",
-    "doctor.md", "drill.md", "engines.md", "jobs.md", "profile.md", "record.md",
+    "doctor.md", "drill.md", "engines.md", "jobs.md", "profile.md", "qlora.md",
+    "record.md",
     "recovery-reports.md", "scripts.md", "using-weights.md", "your-own-code.md",
 }  # fmt: skip
 
 
+def by_tier(page):
+    """A page that takes long belongs to `make soak`, the README with its drill to `test-all`."""
+    if page.name in TAKE_LONG:
+        return pytest.param(page, marks=pytest.mark.soak)
+    return pytest.param(page, marks=pytest.mark.full if page.name == "README.md" else ())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    sampled(
-        WITH_COMMANDS,
-        *(index for index, page in enumerate(WITH_COMMANDS) if page.name not in TAKE_LONG),
-    ),
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", map(by_tier, WITH_COMMANDS), ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, tmp_path, zygote):
     environment = {**os.environ, **zygote.for_shells()}
     for kind, text in fences(page):

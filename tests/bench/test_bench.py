@@ -84,6 +84,7 @@ def bench(*options):
     return done.stdout
 
 
+@pytest.mark.soak
 def test_every_kind_of_wait_is_ended_by_the_abort_word():
     began, rounds = time.monotonic(), 2
     found = json.loads(bench("wake", "--rounds", str(rounds), "--json"))

@@ -61,6 +61,7 @@ def test_the_outcome_is_read_from_the_files_of_a_run():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_scenario_runs_with_both_recoveries():
     command = [
         sys.executable,

@@ -141,6 +141,7 @@ def measured(tmp_path, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_one_host_is_measured_and_more_are_predicted(tmp_path):
     pytest.importorskip("peft")
     (one, many), advice, job = measured(tmp_path, "--hosts", "1,1000")

@@ -34,6 +34,7 @@ def test_the_schema_of_results_is_current():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_results_are_kept_under_the_same_options_only(tmp_path):
     notes = []
     chosen = [FAST]
@@ -65,6 +66,7 @@ def test_a_failed_benchmark_does_not_end_the_others(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_command_stores_what_it_shows(tmp_path):
     given = FAST.quick_words
     command = [sys.executable, "-m", "holdfast", "bench", "heartbeat", *given, "--quick"]

@@ -150,7 +150,7 @@ for number in range(10**6):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "last", sampled([0, 1, 7, FOLD_EVERY - 2, FOLD_EVERY - 1, FOLD_EVERY + 30], 2, 4)
+    "last", sampled([0, 1, 7, FOLD_EVERY - 2, FOLD_EVERY - 1, FOLD_EVERY + 30], 4)
 )
 def test_a_killed_process_leaves_all_entries_that_it_has_appended(
     last: int, tmp_path: Path

@@ -46,7 +46,7 @@ def test_outside_of_a_job_it_says_how_to_get_into_one():
         SlurmEngine({})
 
 
-@pytest.mark.soak
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, run, tmp_path):
     job = submit(script("epochs=1"))
@@ -57,6 +57,7 @@ def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, run, 
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_the_job_lacks_is_named(cluster, submit, run, tmp_path):
     job = submit(script(), "--nodes=1")
     assert cluster.await_end(job) == "FAILED"

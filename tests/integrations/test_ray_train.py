@@ -16,7 +16,6 @@ from ray_cluster import RayCluster
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.soak,
     pytest.mark.timeout(900),
     needs_library("ray"),
 ]
@@ -81,6 +80,7 @@ def alone(command, tmp_path):
     return run
 
 
+@pytest.mark.soak
 def test_the_program_of_the_page_runs(cluster, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
     (tmp_path / "trainer.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
@@ -122,6 +122,7 @@ def attempts(program):
     return len(events_of(program.run_dir, "run-started"))
 
 
+@pytest.mark.full
 def test_ray_train_notices_nothing_of_a_killed_training_process(begin, alone):
     program = begin("epochs=20")
     program.await_steps(20)
@@ -138,6 +139,7 @@ def test_ray_train_notices_nothing_of_a_killed_training_process(begin, alone):
 
 
 @pytest.mark.parametrize("agent", ["agent-1", "agent-3"])  # with rank 0, and without
+@pytest.mark.soak
 def test_a_lost_worker_of_ray_train_costs_an_attempt(begin, cluster, alone, agent):
     program = begin("epochs=40")
     program.await_steps(220)

@@ -17,7 +17,7 @@ from holdfast.sinks.trackers.sender import deliver
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.soak,
+    pytest.mark.full,
     needs_library("mlflow.server"),
 ]
 

@@ -4,8 +4,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -163,10 +161,10 @@ def test_light_colors_are_unique():
 
 
 @pytest.mark.slow
-def test_the_command_writes_both(tmp_path):
-    command = [sys.executable, "-m", "holdfast", "report", str(DATA), "--output", str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[:2] == [
+def test_the_command_writes_both(command_line, tmp_path):
+    status, output, _ = command_line("report", str(DATA), "--output", str(tmp_path))
+    assert status == 0
+    assert output.splitlines()[:2] == [
         str(tmp_path / "report.html"),
         str(tmp_path / "report.md"),
     ]

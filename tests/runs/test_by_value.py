@@ -88,6 +88,7 @@ print("steps:", holdfast.train(main, {"workers": 2, "batch": 10}).steps)
 
 
 @pytest.mark.parametrize("arguments", sampled([["-"], ["-i"]], 0))
+@pytest.mark.full
 def test_a_program_on_standard_input_trains(arguments, tmp_path):
     done = subprocess.run(
         [sys.executable, *arguments], input=PROGRAM, cwd=tmp_path, capture_output=True, text=True,

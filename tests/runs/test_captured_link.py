@@ -9,7 +9,7 @@ import pytest
 from conftest import events_of, wait_until
 from namespaces import namespaces
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak]
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 GRADIENT = 12.078431
 TASK = f"""

@@ -11,7 +11,7 @@ import pytest
 from conftest import events_of, wait_until
 from namespaces import namespaces
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def hosts(tmp_path):
         yield made
 
 
+@pytest.mark.full
 def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
     job = ["digits", "shards=8", "epochs=60"]
     shared = tmp_path / "shared"
@@ -50,6 +51,7 @@ def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
     assert begun == sorted(begun), "no step was lost"
 
 
+@pytest.mark.soak
 def test_the_lines_of_the_page_about_hosts_train_on_three(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
     lines = re.findall(r"^\$ holdfast (.*)$", page, re.MULTILINE)
@@ -72,6 +74,7 @@ def test_the_lines_of_the_page_about_hosts_train_on_three(tmp_path):
     assert several["weights_sha256"] == one["weights_sha256"]
 
 
+@pytest.mark.soak
 def test_a_link_that_gets_slow_is_named_with_its_host(hosts, tmp_path):
     model = ["model={name: mlp, hidden: [512, 512]}"]
     job = ["digits", *model, "shards=2", "workers=2", "epochs=100"]

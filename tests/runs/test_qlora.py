@@ -5,8 +5,12 @@ import json
 import pytest
 import torch
 
-from conftest import events_of, killing, needs_library
+from conftest import SMALL, events_of, killing, needs_library
 from holdfast.errors import JobError
+from holdfast.job.load import check
+from holdfast.launch.fork_client import ForkServer
+from holdfast.launch.spawn import WORKER, spawn
+from holdfast.tasks import reference
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,14 +68,12 @@ def keys(model_folder, tmp_path):
 
 
 def test_a_killed_worker_changes_no_adapter_and_perplexity_falls(train, tmp_path, keys):
-    run_dir = tmp_path / "run"
-    alone = train(run_dir=tmp_path / "alone", workers=1, **keys(checkpoint={"every_steps": 5}))
-    result = train(
-        run_dir=run_dir,
-        watch=killing(run_dir, step=4, rank=1),
-        workers=2,
-        **keys(checkpoint={"every_steps": 5}),
-    )
+    run_dir, saving = tmp_path / "run", keys(checkpoint={"every_steps": 5})
+    job = check({**SMALL, **saving}, where="test")
+    with ForkServer(spawn(WORKER), reference.of_job(job)) as forks:  # it has imported transformers
+        alone = train(run_dir=tmp_path / "alone", on=forks, workers=1, **saving)
+        watch = killing(run_dir, step=4, rank=1)
+        result = train(run_dir=run_dir, on=forks, watch=watch, workers=2, **saving)
     assert events_of(run_dir, "worker-exited")
     assert len(list((tmp_path / "c").glob("mistral-*.lock"))) == 1  # built once
     assert result["weights_sha256"] == alone["weights_sha256"]

@@ -61,7 +61,7 @@ def placed(tmp_path):
     return {each["host"]: each["place"] for each in events_of(tmp_path / "run", "agent-placed")}
 
 
-@pytest.mark.soak  # one test in `make test`, so that it starts one cluster
+@pytest.mark.soak
 def test_the_command_of_the_page_trains(begin, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "engines.md"
     words = re.search(r"^\$ holdfast train (.*) --on ray$", page.read_text(), re.MULTILINE)[1]
@@ -80,6 +80,7 @@ def test_a_run_outlives_the_command_that_started_it(begin, command, tmp_path):
     assert output == f"stopped after step {result_of(tmp_path)['steps']}\n"
 
 
+@pytest.mark.full
 def test_a_killed_worker_is_recovered_without_ray(begin, alone, tmp_path):
     process = begin("hosts=2", "workers=2", "epochs=6")
     wait_until(lambda: steps(tmp_path) > 5, 240)
@@ -100,7 +101,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(begin, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.soak
+@pytest.mark.full
 def test_a_lost_node_is_replaced(begin, cluster, alone, tmp_path):
     process = begin("epochs=40")
     wait_until(lambda: steps(tmp_path) > 20, 240)

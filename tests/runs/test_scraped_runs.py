@@ -24,7 +24,7 @@ from holdfast.views.dashboard.panels import workers
 from holdfast.views.dashboard.view import View
 from prometheus_tools import needs_prometheus
 
-pytestmark = [pytest.mark.slow, pytest.mark.soak, needs_prometheus, nvml_stand_in.needs_gcc]
+pytestmark = [pytest.mark.slow, pytest.mark.full, needs_prometheus, nvml_stand_in.needs_gcc]
 
 FIRING = 'ALERTS{alertstate="firing"}'
 PACED = Path(__file__).with_name("paced_tasks.py")

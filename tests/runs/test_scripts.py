@@ -39,6 +39,7 @@ open(sys.argv[1] + os.environ["RANK"], "w").write(json.dumps(told))
 @pytest.mark.parametrize(
     "how", sampled([["tells.py"], ["-m", "inner.tells"]], 0), ids=["file", "module"]
 )
+@pytest.mark.full
 def test_a_script_finds_what_torchrun_would_give_it(tmp_path, how):
     (tmp_path / "inner").mkdir()
     for path in ("tells.py", "inner/tells.py"):

@@ -103,7 +103,7 @@ def sha_alone(hosts, *words):
     return result_of(hosts.disk(1) / "alone")["weights_sha256"]
 
 
-@pytest.mark.soak
+@pytest.mark.full
 def test_hosts_get_the_code_of_a_task_keep_whole_checkpoints_and_send_their_logs(hosts, begin):
     project = hosts.disk(1) / "project"
     project.mkdir()

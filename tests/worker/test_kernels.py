@@ -37,6 +37,7 @@ def pinned():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_digests_are_the_same_in_every_process(pinned):
     assert digests(**PINNED) == pinned
 

@@ -80,7 +80,11 @@ def rows(
 
 def main() -> None:
     """Measure and print one JSON object."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    config = options.model and options.model / "config.json"
+    if config and not config.is_file():  # before it measures anything
+        parser.error(f"--model: {config}: No such file or directory; name a model folder")
     sizes = sorted({1, *options.hosts})
     setup = Setup(
         size=options.size or ("7b" if torch.cuda.is_available() else "small"),
