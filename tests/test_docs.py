@@ -44,7 +44,9 @@ def by_tier(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", map(by_tier, WITH_COMMANDS), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [by_tier(page) for page in WITH_COMMANDS], ids=lambda page: page.name
+)
 def test_the_commands_of_a_page_run(page, tmp_path, zygote):
     environment = {**os.environ, **zygote.for_shells()}
     for kind, text in fences(page):
@@ -66,7 +68,7 @@ def test_the_commands_of_a_page_run(page, tmp_path, zygote):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_targets_of_make_in_a_page_exist(page):
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for _, text in (fence for fence in fences(page) if fence[0] == "sh"):
         for line in text.splitlines():
             assert line.split()[0] == "make"

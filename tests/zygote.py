@@ -33,6 +33,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
@@ -53,12 +54,14 @@ MAX_FDS: Final = 64
 REQUEST_TIMEOUT_S: Final = 30.0
 
 _FORKED: Final = {
+    "holdfast.launch.control",
     "holdfast.launch.fork_server",
     "holdfast.coordinator.main",
     "holdfast.agent.main",
 }
 """Modules that a forked command forks from itself, too."""
-_INTERPRETER: Final = [entry for entry in sys.path[1:] if entry]
+_GIVEN: Final = {Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(":")}
+_INTERPRETER: Final = [entry for entry in sys.path[1:] if Path(entry).absolute() not in _GIVEN]
 """The module path of the interpreter; its first entry here is the directory of this file."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -129,9 +132,11 @@ class _Zygote:
         if pid == 0:
             words = request["words"]
             for position, word in enumerate(words):
-                names_parent = words[position - 1] == "--parent" or word is words[-1]
+                names_parent = words[position - 1] == "--parent" or position == len(words) - 1
                 if names_parent and word == str(client):
                     words[position] = zygote
+                elif word == f"--parent={client}":
+                    words[position] = f"--parent={zygote}"
             become(
                 words,
                 request["environment"],
@@ -242,8 +247,7 @@ def become(
         _keep_descriptors(fds)
         _open_streams(environment)
         _default_signals()
-        if "HOLDFAST_FAULT" in environment:
-            _arm(environment)
+        _customize(environment)
         subprocess.Popen = Forking  # type: ignore[misc]
         status = _run(words[2])
     except BaseException:  # noqa: BLE001  # the outermost frame of this process
@@ -319,10 +323,12 @@ def _default_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _arm(environment: dict[str, str]) -> None:
-    """Do what Python does at its start: import `sitecustomize` of the module path."""
-    sys.modules.pop("sitecustomize", None)
-    importlib.import_module("sitecustomize")
+def _customize(environment: dict[str, str]) -> None:
+    """Import `sitecustomize` of PYTHONPATH, as Python does at its start."""
+    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if PathFinder.find_spec("sitecustomize", [entry for entry in entries if entry]):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def _run(module: str) -> int:

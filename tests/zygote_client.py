@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import zygote
+from holdfast.launch.spawn import worker_environment
 
 START_TIMEOUT_S: Final = 120.0
 """How long a fork may take, with the start of the zygote."""
@@ -38,7 +39,7 @@ class Client:
     def __init__(self, folder: Path) -> None:
         self.path, self._lock = folder / "zygote.socket", folder / "zygote.lock"
         self._log = folder / "zygote.log"
-        self._own: dict[str, str] = {}
+        self._own = worker_environment()
         self.is_used = True
 
     def takes(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -48,21 +49,13 @@ class Client:
             return False
         if "HOLDFAST_BUG" in environment:  # of a `sitecustomize` that looks at the process
             return False
-        own = self._environment()
+        own = self._own
         names = {*environment, *os.environ}
         return all(
             environment.get(name) in (os.environ.get(name), own.get(name))
             for name in names - TAKEN
             if name.startswith(AT_START)
         )
-
-    def _environment(self) -> dict[str, str]:
-        from holdfast.launch.spawn import worker_environment
-
-        if not self._own:
-            self._own = worker_environment()
-            self._own.pop("PYTHONPATH", None)
-        return self._own
 
     def for_shells(self) -> dict[str, str]:
         """Variables with which a shell finds a `holdfast` that the zygote forks."""
@@ -101,7 +94,7 @@ class Client:
             listener.listen(128)
             listener.set_inheritable(True)
             options = ["--listener", str(listener.fileno()), "--owner", str(owner)]
-            environment = {**self._environment(), zygote.RESERVED: "-" * (64 << 10)}
+            environment = {**self._own, zygote.RESERVED: "-" * (64 << 10)}
             created = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             os.posix_spawn(
                 sys.executable,
