@@ -56,8 +56,6 @@ REQUEST_TIMEOUT_S: Final = 30.0
 _FORKED: Final = {
     "holdfast.launch.control",
     "holdfast.launch.fork_server",
-    "holdfast.coordinator.main",
-    "holdfast.agent.main",
 }
 """Modules that a forked command forks from itself, too."""
 _GIVEN: Final = {Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(":")}
