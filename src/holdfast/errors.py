@@ -119,7 +119,8 @@ class RankTraceback(Exception):
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(f"on rank {rank}\n{text.rstrip()}")
-        self.rank, self.text = rank, text
+        self.rank = rank
+        self.text = text
 
 
 def user_traceback(error: BaseException) -> str:

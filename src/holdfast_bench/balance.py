@@ -53,7 +53,10 @@ WARM_STEPS: Final = 4
 """Steps at the start that are not counted."""
 PLAN_STEPS: Final = 16
 """The same for a system that has to find its plan."""
-BOUND, EVEN, DYNAMIC, DDP = "bound", "even", "dynamic", "DDP"
+BOUND = "bound"
+EVEN = "even"
+DYNAMIC = "dynamic"
+DDP = "DDP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

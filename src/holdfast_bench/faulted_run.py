@@ -45,7 +45,8 @@ class FaultedRun:
     """
 
     def __init__(self, chance: random.Random) -> None:
-        self.chance, self.run_dir = chance, Path()
+        self.chance = chance
+        self.run_dir = Path()
         self.generations = 0
         self._error: Exception | None = None
         self._over = False
@@ -118,7 +119,8 @@ class FaultedRun:
     def _find_arena(self) -> Arena:
         """The arena of the run's first agent: events are too slow to measure milliseconds."""
         self.wait(lambda: bool(self.events("agent-started")))
-        pid, found = self.events("agent-started")[0]["pid"], list[int | None]()
+        pid = self.events("agent-started")[0]["pid"]
+        found = list[int | None]()
 
         def is_open() -> bool:  # not while the process executes its program
             found.append(open_arena(pid))

@@ -95,7 +95,8 @@ def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Go
 
             if not launch.wait(is_warm, START_TIMEOUT_S):
                 raise HoldfastError(f"no steps of {peer.name} within {START_TIMEOUT_S:.0f} s")
-            began, kills = time.monotonic(), 0
+            began = time.monotonic()
+            kills = 0
             _pass(launch)
             for _ in range(KILLS):
                 rank = chance.randrange(WORKERS)

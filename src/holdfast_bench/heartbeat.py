@@ -49,7 +49,8 @@ class _Relay:
         self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.num_bytes, self.is_cut = 0, False
+        self.num_bytes = 0
+        self.is_cut = False
         self._open = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -62,7 +63,8 @@ class _Relay:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                near, far = self._listener.accept()[0], socket.create_connection(self._target)
+                near = self._listener.accept()[0]
+                far = socket.create_connection(self._target)
                 self._open += [near, far]
                 for ends in ((near, far), (far, near)):
                     threading.Thread(target=self._forward, args=ends, daemon=True).start()
@@ -80,7 +82,8 @@ class _Agent:
 
     def __init__(self, endpoint: Endpoint, token: Token, probe_address: str) -> None:
         joined = join(endpoint.public, token, "bench", DEADLINE_S, None)
-        self.name, self._probe_address = joined.message.name, probe_address
+        self.name = joined.message.name
+        self._probe_address = probe_address
         self.relay = _Relay(control_address(endpoint.public))
         self._number = 0
         self._link = CoordinatorLink[StatusMessage, DesiredStateMessage](
@@ -166,7 +169,8 @@ class _Cluster:
 
     def detection_s(self, agent: _Agent) -> float:
         """Cut an agent off; returns the seconds until the coordinator knows that it is."""
-        began, found = time.time(), list[float]()
+        began = time.time()
+        found = list[float]()
 
         def is_found() -> bool:
             found.extend(
@@ -196,7 +200,8 @@ def measure(interval_s: float, num_agents: int, seconds: float) -> dict[str, Any
         cluster = _Cluster(Path(folder) / "run", interval_s, num_agents)
         try:
             cluster.run_for(max(2.0, 2 * interval_s))
-            cpu_s, began = cluster.cpu_s(), time.monotonic()
+            cpu_s = cluster.cpu_s()
+            began = time.monotonic()
             before = sum(agent.relay.num_bytes for agent in cluster.agents)
             cluster.run_for(seconds)
             elapsed_s = time.monotonic() - began

@@ -50,7 +50,8 @@ def main() -> None:
     if missing := Namespaces.what_is_missing():
         parser.error(missing)
     sizes = [each << 10 for each in options.sizes_kb]
-    workloads, rounds = options.workloads.split(","), options.rounds
+    workloads = options.workloads.split(",")
+    rounds = options.rounds
     rows: list[Row] = []
     for hosts in options.hosts:
         for workers in options.workers:

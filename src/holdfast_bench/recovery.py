@@ -61,7 +61,8 @@ class _SignalWorker(FaultedRun):
 
     def __init__(self, number: signal.Signals, chance: random.Random) -> None:
         super().__init__(chance)
-        self._number, self.recovery = number, Recovery()
+        self._number = number
+        self.recovery = Recovery()
 
     def inject(self, arena: Arena) -> None:
         rank = self.chance.randrange(WORKERS)

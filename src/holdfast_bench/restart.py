@@ -56,7 +56,8 @@ class _KillDdpWorker(FaultedRun):
         self.seconds = 0.0
 
     def inject(self, arena: Arena) -> None:
-        killed, generation = self.chance.randrange(WORKERS), arena.newest_generation
+        killed = self.chance.randrange(WORKERS)
+        generation = arena.newest_generation
         began = time.monotonic()
         os.kill(self.pid_of(killed), signal.SIGKILL)
         self.wait(
@@ -101,7 +102,8 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
 
 def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
     """One row per system."""
-    chance, seconds = random.Random(seed), dict[str, list[float | None]]()
+    chance = random.Random(seed)
+    seconds = dict[str, list[float | None]]()
     for number in range(rounds):
         print(f"{workload}, round {number + 1}", file=sys.stderr)
         for way in ways:

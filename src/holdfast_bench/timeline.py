@@ -49,7 +49,8 @@ def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]
     if faults:
         plan = planned(faults, file=None, seed=None, num_random=0)
         sidecar = FaultInjector(plan, job).running
-    options, run_dir = LaunchOptions(forks=forks), folder / name
+    options = LaunchOptions(forks=forks)
+    run_dir = folder / name
     result = run_job(
         job, options, run_dir=run_dir, resume=False, attendance=Attendance(sidecar=sidecar)
     )

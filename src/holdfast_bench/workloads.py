@@ -40,7 +40,8 @@ class RandomDataset:
     fingerprint = "drawn"
 
     def __init__(self, workload: Workload, size: int) -> None:
-        self._workload, self._size = workload, size
+        self._workload = workload
+        self._size = size
 
     def __len__(self) -> int:
         return self._size
@@ -81,7 +82,8 @@ class Workload(Protocol):
 class Small:
     """Three convolutions and a linear head."""
 
-    batch_size, precision = 80, "fp32"
+    batch_size = 80
+    precision = "fp32"
 
     def model(self) -> nn.Module:
         return nn.Sequential(
@@ -110,7 +112,8 @@ class Small:
 class Large:
     """Four linear layers, 1024-3072-3072-3072-1024."""
 
-    batch_size, precision = 32, "fp32"
+    batch_size = 32
+    precision = "fp32"
 
     def model(self) -> nn.Module:
         return nn.Sequential(
@@ -137,7 +140,8 @@ class Large:
 class Language:
     """Six transformer blocks of width 320 over 64 of 8,192 tokens."""
 
-    batch_size, precision = 4, "fp32"
+    batch_size = 4
+    precision = "fp32"
 
     def model(self) -> nn.Module:
         from holdfast.models.gpt import Gpt
@@ -166,7 +170,8 @@ class Language:
 class Vit:
     """Six transformer blocks of width 128 over the 16 patches of an image of 3x32x32."""
 
-    batch_size, precision = 32, "fp32"
+    batch_size = 32
+    precision = "fp32"
 
     def model(self) -> nn.Module:
         block = nn.TransformerEncoderLayer(
@@ -243,7 +248,8 @@ class BenchTask:
     def __init__(self, job: TrainJob) -> None:
         self._workload = WORKLOADS[job.params["workload"]]()
         self._size = job.batch * job.params["steps"]
-        self.model, self.optimizer = self._workload.model, self._workload.optimizer
+        self.model = self._workload.model
+        self.optimizer = self._workload.optimizer
         self.loss = self._workload.loss
 
     def training_data(self) -> RandomDataset:

@@ -71,7 +71,8 @@ def longest_wait_s(arena: Arena, ranks: Iterable[int]) -> float:
 def _activity(
     arena: Arena, rank: int, local: Collection[int], remote: tuple[int, ...], *, is_script: bool
 ) -> Activity:
-    phase, step = Phase(arena[rank, Word.PHASE]), arena[rank, Word.COMMITTED]
+    phase = Phase(arena[rank, Word.PHASE])
+    step = arena[rank, Word.COMMITTED]
     if phase in _WAITS:
         barrier = newest_barrier(arena, rank)
         if barrier is None:

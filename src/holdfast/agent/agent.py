@@ -95,14 +95,20 @@ class Agent:
         checkpoints: Checkpoints,
         writer: WriterHandle,
     ) -> None:
-        self._run, self._forks, self._arena = run, forks, arena
-        self._log, self._link = log, link
-        self._checkpoints, self._writer = checkpoints, writer
-        self._prober, beat_s = Prober(run.interface), run.job.heartbeat.interval_s
+        self._run = run
+        self._forks = forks
+        self._arena = arena
+        self._log = log
+        self._link = link
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._prober = Prober(run.interface)
+        beat_s = run.job.heartbeat.interval_s
         self._machine = AgentStateMachine(
             name, run.capacity, beat_s, time.monotonic(), self._prober.address
         )
-        self._workers, self.ranks = dict[int, WorkerHandle](), dict[int, int]()
+        self._workers = dict[int, WorkerHandle]()
+        self.ranks = dict[int, int]()
         self._selector = selectors.DefaultSelector()
         self._selector.register(forks.channel, selectors.EVENT_READ, self._on_fork_server)
         self._selector.register(link, selectors.EVENT_READ, self._on_desired_state)
@@ -116,10 +122,12 @@ class Agent:
             log, arena, self._monitor.can_answer, is_script=self._is_script
         )
         self._events: deque[events.AgentEvent] = deque()
-        self._observe_at, self._oom_kills = time.monotonic(), OomKills()
+        self._observe_at = time.monotonic()
+        self._oom_kills = OomKills()
         self._forming_since: float | None = None
         self._stopping_since: float | None = None
-        self._members, self._key = tuple[int, ...](), ""
+        self._members = tuple[int, ...]()
+        self._key = ""
         self.exit_reason: str | None = None
 
     def poll(self, timeout_s: float) -> None:
@@ -230,7 +238,8 @@ class Agent:
     def _resume_workers(self, action: actions.ResumeWorkers) -> None:
         """Resume the workers, which have all halted in the same generation."""
         self._forming_since = None
-        before, self._members = self._members, tuple(sorted(self._machine.members))
+        before = self._members
+        self._members = tuple(sorted(self._machine.members))
         self._arena.clear_reduced_step()
         committed = (self._arena[rank, Word.COMMITTED] for rank in before)
         workers = self._workers.values()
@@ -240,7 +249,9 @@ class Agent:
         standbys = self._machine.standbys
         log_standbys(workers, standbys, action.start.step, self._log, self._run)
         for worker in workers:
-            worker.has_resumed, worker.halted_at, worker.after_failure = True, None, False
+            worker.has_resumed = True
+            worker.halted_at = None
+            worker.after_failure = False
             standby = standbys.get(worker.rank)
             self._send(worker, message.model_copy(update={"standby": standby}))
 
@@ -300,7 +311,8 @@ class Agent:
 
     def _on_fork_server(self) -> None:
         """Handle exits: those that another failure may have caused last, after a short wait."""
-        ended, deadline = self._ended(), time.monotonic() + CASCADE_GRACE_S
+        ended = self._ended()
+        deadline = time.monotonic() + CASCADE_GRACE_S
         while 0 < len(ended) < len(self._workers) and all(map(self._may_be_cascading, ended)):
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
@@ -376,7 +388,8 @@ class Agent:
         self._observe_at = now + MONITOR_INTERVAL_S
         self._oom_kills.look()
         self._writer.restart_if_lost(now)
-        limit_s, since = self._run.job.timeout_s, self._forming_since
+        limit_s = self._run.job.timeout_s
+        since = self._forming_since
         late = self._machine.absent if since is not None and now - since > limit_s else []
         self.ranks = {each.pid: each.rank for each in self._workers.values()}
         hung = self._monitor.observe(self.ranks, now)

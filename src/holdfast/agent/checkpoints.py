@@ -77,8 +77,13 @@ class Checkpoints:
         where: Mapping[str, str] = MappingProxyType({}),
         code: CodeVersion = UNKNOWN,
     ) -> None:
-        self._store, self._attempt, self._log, self._where = store, attempt, log, where
-        self._arena, self._write, self._code = arena, write, code
+        self._store = store
+        self._attempt = attempt
+        self._log = log
+        self._where = where
+        self._arena = arena
+        self._write = write
+        self._code = code
         self._delete_old = delete_old
         self.found: Sequence[str] = ()
         self._prepared: dict[tuple[int, int], Prepared] = {}  # by generation and number

@@ -71,7 +71,8 @@ def _serve(options: argparse.Namespace) -> str:
     """Serve until the run is over; returns why, or nothing if all went well."""
     memory = options.credentials
     credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
-    job, data = load.of_run(options.run_dir), credentials.data
+    job = load.of_run(options.run_dir)
+    data = credentials.data
     run = RunContext(
         host=options.name,
         job=job,
@@ -86,7 +87,8 @@ def _serve(options: argparse.Namespace) -> str:
     link = CoordinatorLink[StatusMessage, DesiredStateMessage](
         options.address, lambda channel: Service(channel).attend, credentials.agent
     )
-    settings, code = run.job.checkpoint, code_version.kept(options.run_dir)
+    settings = run.job.checkpoint
+    code = code_version.kept(options.run_dir)
     store = CheckpointStore.of_run(options.run_dir, Seal.of(settings))
     with closing(link), EventLog(options.run_dir / EVENTS) as log:
         forks.await_ready()

@@ -16,7 +16,8 @@ def progress_of(arena: Arena, ranks: Iterable[int]) -> dict[int, WorkerProgress]
 
 
 def _progress_of(worker: WorkerStatus) -> WorkerProgress:
-    step, loss = worker[Word.COMMITTED], worker.loss
+    step = worker[Word.COMMITTED]
+    loss = worker.loss
     return WorkerProgress(
         step=step,
         total_steps=worker[Word.TOTAL_STEPS],

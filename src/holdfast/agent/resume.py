@@ -83,7 +83,8 @@ def log_standbys(
         run: The run.
     """
     for worker in workers:
-        before, eviction = worker.is_on_standby, standbys.get(worker.rank)
+        before = worker.is_on_standby
+        eviction = standbys.get(worker.rank)
         worker.is_on_standby = eviction is not None
         if eviction is not None and not before:
             reason = eviction.reason

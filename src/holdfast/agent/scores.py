@@ -31,10 +31,12 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
     job = run.job
     if not isinstance(job, TrainJob) or job.balance not in SCORED:
         return run
-    devices, source = _given(job, run.directory), "given"
+    devices = _given(job, run.directory)
+    source = "given"
     if not devices:
         try:
-            devices, source = devices_here(job.device, job.precision), "measured"
+            devices = devices_here(job.device, job.precision)
+            source = "measured"
         except HoldfastError as error:
             log.event("host-not-profiled", reason=str(error), **run.where)
             return run

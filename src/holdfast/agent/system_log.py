@@ -31,7 +31,8 @@ class SystemLog:
 
     def __init__(self, run: RunContext) -> None:
         self.workers: Mapping[int, int] = {}
-        self._run, self._file = run, SystemFile(run.directory)
+        self._run = run
+        self._file = SystemFile(run.directory)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="system-log", daemon=True)
 

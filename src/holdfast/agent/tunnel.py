@@ -128,7 +128,8 @@ class Tunnel:
             self._listeners.append(await _listener(carry, route.to))
 
     def _end(self, generation: int) -> None:
-        self._newest, self._exposed = generation, frozenset()
+        self._newest = generation
+        self._exposed = frozenset()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

@@ -35,7 +35,9 @@ class WorkerLog:
     def __init__(
         self, log: EventLog, arena: Arena, can_answer: Callable[[int], bool], *, is_script: bool
     ) -> None:
-        self._log, self._arena, self._can_answer = log, arena, can_answer
+        self._log = log
+        self._arena = arena
+        self._can_answer = can_answer
         self._is_script = is_script
         self._observed_generation = 0
 

@@ -54,11 +54,17 @@ class WriterHandle:
     """
 
     def __init__(self, forks: ForkClient, run: RunContext, arena_fd: int, log: EventLog) -> None:
-        self._forks, self._run, self._arena_fd, self._log = forks, run, arena_fd, log
+        self._forks = forks
+        self._run = run
+        self._arena_fd = arena_fd
+        self._log = log
         self._channel: Channel | None = None
-        self._sending, self._restarted = threading.Lock(), threading.Condition()
-        self.pid, self._pidfd = 0, -1
-        self._is_lost, self._started_at = False, -math.inf
+        self._sending = threading.Lock()
+        self._restarted = threading.Condition()
+        self.pid = 0
+        self._pidfd = -1
+        self._is_lost = False
+        self._started_at = -math.inf
 
     def begin(self, staging: StagingMessage) -> None:
         """Start the process, if that has not been done, and let it make sure that there is memory
@@ -133,7 +139,8 @@ class WriterHandle:
         """Let the process write. If it exits, or takes too long and is killed, None once another
         one was started.
         """
-        channel, pidfd = self._channel, self._pidfd
+        channel = self._channel
+        pidfd = self._pidfd
         assert channel is not None, "a checkpoint is staged where no worker has said so"
         with suppress(ConnectionError):  # which the end of its messages says too
             self._send(request)
@@ -163,9 +170,11 @@ class WriterHandle:
         if self._channel is not None:  # of one that has exited
             os.close(self._pidfd)
         with self._restarted:
-            self._channel, self._pidfd = near, pidfd
+            self._channel = near
+            self._pidfd = pidfd
             self._restarted.notify_all()
-        self._is_lost, self._started_at = False, time.monotonic()
+        self._is_lost = False
+        self._started_at = time.monotonic()
 
     def _send(self, message: StagingMessage | WritePartMessage | DeleteOldMessage) -> None:
         """Raises: ConnectionError: The process has exited."""

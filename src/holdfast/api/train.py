@@ -248,6 +248,7 @@ def request_of(
             raise JobError("give a job's name or a Job, not both")
         return load.load(task, values=job or {}), None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
-    found, name = reference.of(task), by_value.plain_name(task)
+    found = reference.of(task)
+    name = by_value.plain_name(task)
     values = {"name": name, **values, "task": found or by_value.name_of(task)}
     return load.request(values, where=name), None if found else by_value.pack(task)

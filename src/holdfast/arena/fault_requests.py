@@ -45,7 +45,8 @@ class FaultRequests:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self._status, self._line = arena.line(rank), arena.fault_requests(rank)
+        self._status = arena.line(rank)
+        self._line = arena.fault_requests(rank)
 
     def request(self, fault: InProcessFault, *, step: int, seconds: float) -> int:
         """Request a fault of which none is pending; returns the number of the request.
@@ -55,8 +56,10 @@ class FaultRequests:
             step: Steps to commit first.
             seconds: How long the fault lasts, if it lasts.
         """
-        first, number = _WORDS * fault, self.acknowledged(fault)[0] + 1
-        self._line[first + _STEP], self._line[first + _SECONDS] = step, word_of(seconds)
+        first = _WORDS * fault
+        number = self.acknowledged(fault)[0] + 1
+        self._line[first + _STEP] = step
+        self._line[first + _SECONDS] = word_of(seconds)
         self._line[first + _NUMBER] = number  # last, because the worker reads it first
         return number
 
@@ -78,7 +81,8 @@ class FaultRequests:
 
         It counts even if the request is withdrawn at this moment.
         """
-        number, step = self.acknowledged(fault)[0] + 1, self._status[Word.COMMITTED]
+        number = self.acknowledged(fault)[0] + 1
+        step = self._status[Word.COMMITTED]
         self._status[Word.ACKNOWLEDGED + fault] = number << 32 | step
         return float_of(self._line[_WORDS * fault + _SECONDS])
 

@@ -91,8 +91,10 @@ class FrozenBase:
 
     def __init__(self, name: str, folder: Path) -> None:
         self._manifest = manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
-        self.name, self.folder = name, folder
-        self.digest, self.size_bytes = manifest.digest, manifest.size_bytes
+        self.name = name
+        self.folder = folder
+        self.digest = manifest.digest
+        self.size_bytes = manifest.size_bytes
         path = folder / TENSORS
         if path.stat().st_size != manifest.size_bytes or not manifest.tensors:
             raise ValueError(f"{path} has {path.stat().st_size} bytes, not {manifest.size_bytes}")
@@ -120,7 +122,8 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
         JobError: A tensor cannot be laid out, there is none, or two have the same name.
     """
     places: dict[str, _Place] = {}
-    hasher, end = hashlib.sha256(), 0
+    hasher = hashlib.sha256()
+    end = 0
     path = folder / TENSORS
     with path.open("wb") as file:
         for name, tensor in tensors:

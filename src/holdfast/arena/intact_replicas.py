@@ -27,7 +27,8 @@ class IntactReplicas:
     """
 
     def __init__(self, arena: Arena, progress: torch.Tensor) -> None:
-        self._arena, self._progress = arena, progress
+        self._arena = arena
+        self._progress = progress
 
     def begin_change(self, rank: int) -> None:
         """Note that the replica of `rank` may change until `end_change`."""
@@ -41,7 +42,8 @@ class IntactReplicas:
             step: Steps committed.
             progress: What else is needed to continue from there; not kept if it is too long.
         """
-        arena, length = self._arena, len(progress)
+        arena = self._arena
+        length = len(progress)
         if 0 < length <= PROGRESS_BYTES - _PREFIX:
             text = length.to_bytes(_PREFIX) + progress
             self._progress[rank].numpy().data[: len(text)] = text

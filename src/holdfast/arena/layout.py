@@ -58,7 +58,8 @@ class Layout:
     @classmethod
     def pack(cls, fields: Iterable[Field]) -> Layout:
         """Place `fields` one after the other, each aligned."""
-        entries, end = [], 0
+        entries = []
+        end = 0
         for field in fields:
             entries.append(Entry(field.name, field.dtype, field.shape, end))
             end += aligned(field.size_bytes)

@@ -40,7 +40,8 @@ def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, s
     Raises:
         JobError: One holds a foreign parameter or another's, or keeps something other than tensors.
     """
-    fields, held = list[Field](), set[str]()
+    fields = list[Field]()
+    held = set[str]()
     for optimizer in optimizers:
         own = [p for group in optimizer.param_groups for p in group["params"]]
         if any(parameter not in names for parameter in own):

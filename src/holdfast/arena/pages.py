@@ -42,7 +42,8 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
     address = ctypes.addressof(ctypes.c_char.from_buffer(place))
     shift = -address % HUGE_PAGE
     sharing = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
-    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, sharing | _MAP_FIXED
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    flags = sharing | _MAP_FIXED
     if _libc.mmap(address + shift, size_bytes, access, flags, fd, offset) != address + shift:
         raise OSError(ctypes.get_errno(), "the arena could not be mapped")
     return memoryview(place)[shift : shift + size_bytes]

@@ -104,7 +104,8 @@ def replica_layout(trained: Trained) -> Layout:
     Raises:
         JobError: The optimizer is not one that can be laid out.
     """
-    parameters, buffers = trained.model_parameters(), trained.model_buffers()
+    parameters = trained.model_parameters()
+    buffers = trained.model_buffers()
     names: dict[torch.Tensor, str] = {p: name for name, p in parameters.items()}
     kept = {**trained.kept_parameters(), **trained.kept_buffers()}
     return Layout.pack(
@@ -136,10 +137,14 @@ class Replica:
     def __init__(
         self, trained: Trained, layout: Layout, flat: torch.Tensor, *, empty: bool = False
     ) -> None:
-        self.model, self.optimizers = trained.model, trained.optimizers
-        self.state_dicts, self.bases = trained.state_dicts(), trained.bases
-        self.layout, self.flat = layout, flat
-        self.parameters, self.model_buffers = trained.model_parameters(), trained.model_buffers()
+        self.model = trained.model
+        self.optimizers = trained.optimizers
+        self.state_dicts = trained.state_dicts()
+        self.bases = trained.bases
+        self.layout = layout
+        self.flat = flat
+        self.parameters = trained.model_parameters()
+        self.model_buffers = trained.model_buffers()
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.parameters.items()}
         self._views = views(self.flat, self.layout)
         if not empty:
@@ -206,7 +211,8 @@ class Replica:
             if parameter.data_ptr() != home.data_ptr():
                 parameter.data = home.copy_(_of_shape(name, parameter.data, home))
         for module, key, name in self._kept_places:
-            buffer, home = module._buffers[key], self._views[name]
+            buffer = module._buffers[key]
+            home = self._views[name]
             if buffer is not home:
                 module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 

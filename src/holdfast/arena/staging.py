@@ -32,7 +32,9 @@ class Staging:
     """
 
     def __init__(self, arena: Arena, buffers: torch.Tensor, offset: int) -> None:
-        self._arena, self._buffers, self._offset = arena, buffers, offset
+        self._arena = arena
+        self._buffers = buffers
+        self._offset = offset
         self._stream: torch.cuda.Stream | None = None
 
     @property

@@ -22,7 +22,8 @@ class WorkerStatus:
     """
 
     def __init__(self, arena: Arena, rank: int) -> None:
-        self.rank, self._line = rank, arena.line(rank)
+        self.rank = rank
+        self._line = arena.line(rank)
         self.on_change: Callable[[Phase, int], None] | None = None
 
     def __getitem__(self, word: int) -> int:
@@ -33,15 +34,18 @@ class WorkerStatus:
 
     def claim(self) -> None:
         """Note that this process is the worker now."""
-        self[Word.PHASE], self[Word.PHASE_SINCE] = Phase.STARTING, time.monotonic_ns()
+        self[Word.PHASE] = Phase.STARTING
+        self[Word.PHASE_SINCE] = time.monotonic_ns()
         self[Word.MEASURING] = 0
 
     def enter(self, phase: Phase) -> Phase:
         """Begin `phase` and add the time spent in the previous one; returns that one."""
-        line, now = self._line, time.monotonic_ns()
+        line = self._line
+        now = time.monotonic_ns()
         before = line[Word.PHASE]
         line[Word.PHASE_TIMES + before] += now - (line[Word.PHASE_SINCE] or now)
-        line[Word.PHASE], line[Word.PHASE_SINCE] = phase, now
+        line[Word.PHASE] = phase
+        line[Word.PHASE_SINCE] = now
         if self.on_change is not None:
             self.on_change(phase, now)
         return Phase(before)

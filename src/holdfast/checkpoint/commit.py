@@ -106,8 +106,10 @@ def prepare(
     Raises:
         ProtocolError: A worker has sent something that is no part.
     """
-    first, differs = staged[min(staged)], False
-    stall_s, name = max(part.stall_s for part in staged.values()), names.checkpoint_name(first.step)
+    first = staged[min(staged)]
+    differs = False
+    stall_s = max(part.stall_s for part in staged.values())
+    name = names.checkpoint_name(first.step)
     draft = Draft(number=first.number, step=first.step, stall_s=stall_s)
     error = next((part.error for part in staged.values() if part.error), "")
     try:
@@ -125,7 +127,8 @@ def prepare(
     except OSError as failure:
         error = str(failure)
     except CheckpointError as difference:
-        error, differs = str(difference), True
+        error = str(difference)
+        differs = True
     _discard(store, first.step, attempt)  # it must not hold the space that was missing
     return Prepared(draft=replace(draft, error=error), attempt=attempt, differs=differs)
 
@@ -134,7 +137,8 @@ def complete(
     store: CheckpointStore, prepared: Prepared, result: CheckpointResult
 ) -> Committed | CommitFailed:
     """Publish a draft, or discard it if the checkpoint has failed."""
-    draft, attempt = prepared.draft, prepared.attempt
+    draft = prepared.draft
+    attempt = prepared.attempt
     error = draft.error or result.error
     if not error:
         name = names.checkpoint_name(draft.step)

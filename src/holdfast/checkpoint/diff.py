@@ -123,8 +123,10 @@ class _Compared:
     """
 
     def __init__(self, entry: Entry, state: memoryview) -> None:
-        self._entry, self._bytes = entry, state[entry.offset : entry.end]
-        self.differing, self._max_abs = 0, 0.0
+        self._entry = entry
+        self._bytes = state[entry.offset : entry.end]
+        self.differing = 0
+        self._max_abs = 0.0
 
     @property
     def result(self) -> TensorDiff:
@@ -143,7 +145,8 @@ class _Compared:
             start: Where the chunk begins in the state of the other.
             chunk: Its bytes.
         """
-        first, last = max(there.offset, start), min(there.end, start + len(chunk))
+        first = max(there.offset, start)
+        last = min(there.end, start + len(chunk))
         if first >= last:
             return
         mine = self._bytes[first - there.offset : last - there.offset]
@@ -200,8 +203,10 @@ def _differences(
     """The values that differ, those in dictionaries and lists by their path."""
     found = dict[str, tuple[Any, Any]]()
     for key in {**one, **other}:
-        mine, others = one.get(key), other.get(key)
-        parts_of_mine, parts_of_others = _parts(mine), _parts(others)
+        mine = one.get(key)
+        others = other.get(key)
+        parts_of_mine = _parts(mine)
+        parts_of_others = _parts(others)
         if parts_of_mine is not None and parts_of_others is not None:
             found |= _differences(parts_of_mine, parts_of_others, f"{prefix}{key}.")
         elif mine != others:

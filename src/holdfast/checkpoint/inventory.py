@@ -88,7 +88,8 @@ def _checkpoint(store: CheckpointStore, name: str) -> Item:
 
 def _found(item: Item, is_pinned: bool) -> FoundCheckpoint:
     """A checkpoint as retention would see it if its parts are as good as its manifest."""
-    manifest, best = item.manifest, None
+    manifest = item.manifest
+    best = None
     if manifest is not None and manifest.best.value is not None:
         best = manifest.best.step
     return FoundCheckpoint(

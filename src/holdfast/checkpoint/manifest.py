@@ -318,7 +318,8 @@ class Manifest(Header):
         """Raises: CheckpointError: Some chunk has no tag, or no digest of its ciphertext."""
         if (given := part.encryption) is None:
             return
-        is_digest, count = _DIGESTS[self.digest_kind].fullmatch, len(part.digests)
+        is_digest = _DIGESTS[self.digest_kind].fullmatch
+        count = len(part.digests)
         is_whole = len(given.tags) == len(given.digests) == count
         if not is_whole or not all(map(_TAG.fullmatch, given.tags)):
             raise CheckpointError(f"{where}: {part.file} has {count} chunks without a tag for each")

@@ -54,9 +54,11 @@ def write_part(
     """
     chunks = parts.chunks_of(index, count, layout.size_bytes)
     start, end = parts.byte_range(chunks, layout.size_bytes)
-    file, kind = f"part-{index}-of-{count}.safetensors", seal.digest_kind
+    file = f"part-{index}-of-{count}.safetensors"
+    kind = seal.digest_kind
     encrypter = seal.encrypter(names.checkpoint_of(draft), file)
-    staged, digests = list[str](), list[str]()
+    staged = list[str]()
+    digests = list[str]()
 
     def pieces() -> Iterator[bytes | memoryview]:
         yield parts.header(layout, start, end)

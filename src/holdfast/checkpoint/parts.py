@@ -85,7 +85,8 @@ def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
     """
     result = []
     for entry in layout.entries:
-        first, last = max(entry.offset, start), min(entry.end, end)
+        first = max(entry.offset, start)
+        last = min(entry.end, end)
         if first < last:
             result.append(_piece(entry, first, last))
     return result
@@ -95,7 +96,8 @@ def _piece(entry: Entry, first: int, last: int) -> Piece:
     if (first, last) == (entry.offset, entry.end):
         return Piece(entry.name, entry.dtype, first, last, entry.shape)
     item = ITEM_BYTES[entry.dtype]
-    lo, hi = (first - entry.offset) // item, (last - entry.offset) // item
+    lo = (first - entry.offset) // item
+    hi = (last - entry.offset) // item
     return Piece(f"{entry.name}[{lo}:{hi}]", entry.dtype, first, last, (hi - lo,))
 
 

@@ -56,8 +56,10 @@ class Pruner:
         report: Callable[[Damage], None],
         advance: Callable[[int], None],
     ) -> None:
-        self._store, self._policy = store, policy
-        self._report, self._advance = report, advance
+        self._store = store
+        self._policy = policy
+        self._report = report
+        self._advance = advance
         self._verified: set[str] = set()  # digests of manifests
 
     def plan(self, *, verify_all: bool = True) -> Pruning:
@@ -69,7 +71,8 @@ class Pruner:
         Raises:
             OSError: The storage cannot be reached.
         """
-        pinned, corrupt = self._store.pinned(), list[CheckpointCorrupt]()
+        pinned = self._store.pinned()
+        corrupt = list[CheckpointCorrupt]()
         checkpoints = {
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()

@@ -63,7 +63,8 @@ class Retention:
         self._reported: set[RetentionEvent] = set()
         self._pruner = Pruner(store, policy, self._report_once, self._check_time)
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: it is the end
-        self._deadline, self._rests_until = math.inf, -math.inf
+        self._deadline = math.inf
+        self._rests_until = -math.inf
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
     def __enter__(self) -> Self:

@@ -39,7 +39,8 @@ class CheckpointStore:
     """
 
     def __init__(self, storage: Storage, seal: Seal = UNSEALED) -> None:
-        self.storage, self.seal = storage, seal
+        self.storage = storage
+        self.seal = seal
 
     @classmethod
     def of_run(cls, run_dir: Path, seal: Seal = UNSEALED) -> Self:
@@ -116,7 +117,8 @@ class CheckpointStore:
         of the same step; returns its name. If that fails, the draft remains.
         """
         name = names.checkpoint_name(step)
-        draft, replaced = names.draft_name(step, attempt), names.replaced_name(name)
+        draft = names.draft_name(step, attempt)
+        replaced = names.replaced_name(name)
         replaces = name in self.storage.names()
         if replaces:
             self.storage.rename(name, replaced)
@@ -147,7 +149,8 @@ class CheckpointStore:
         Raises:
             CheckpointError: There is no such checkpoint, or it has just been deleted.
         """
-        pin, draft = names.pin_name(name), names.pin_draft_name(name)
+        pin = names.pin_name(name)
+        draft = names.pin_draft_name(name)
         is_new = pin not in self.storage.names()
         if is_new:
             self.storage.write_synced(draft, _PIN, [])

@@ -114,7 +114,8 @@ def _verified(stream: Iterator[bytes], part: PartFile, manifest: Manifest) -> It
     """The pieces of one part, each chunk compared with its digest."""
     for number, stated in zip(part.chunks, part.stored_digests, strict=True):
         start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
-        digest, left = parts.hasher(manifest.digest_kind), end - start
+        digest = parts.hasher(manifest.digest_kind)
+        left = end - start
         while left:
             piece = next(stream, b"")
             if not piece:

@@ -37,7 +37,8 @@ def start(run_dir: Path, job: str, engine: str) -> tuple[Record, subprocess.Pope
     words = [word for word in sys.argv[1:] if word != "--detach"]
     if not any(word == "--run" or word.startswith("--run=") for word in words):
         words += ["--run", str(run_dir)]
-    output, errors = record.folder / OUTPUT, record.folder / ERRORS
+    output = record.folder / OUTPUT
+    errors = record.folder / ERRORS
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", *words, BACKGROUND],

@@ -64,7 +64,8 @@ def chaos(
     if job is None:
         if run is None:
             raise JobError("name a job to run, or a run in progress with --run")
-        injector, result = _inject(run, faults), None
+        injector = _inject(run, faults)
+        result = None
     else:
         chosen = load.load(job, overrides or ()).resolved()
         injector = FaultInjector(faults, chosen)

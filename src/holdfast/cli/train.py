@@ -98,7 +98,8 @@ def train(
     named, asked = _named(job, words, run if resume else None)
     chosen = load.load(named, asked) if named else load.resumed(run or Path(), asked)
     resume = resume or chosen.extend
-    known, served = profiles(profile), metrics_address(metrics)
+    known = profiles(profile)
+    served = metrics_address(metrics)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
         chosen.check_hosts()

@@ -154,7 +154,9 @@ class Handshake:
         place: Place | None,
     ) -> None:
         plain.setblocking(False)
-        self.socket, self.place, self._peers = plain, place, peers
+        self.socket = plain
+        self.place = place
+        self._peers = peers
         self.late_at = time.monotonic() + HANDSHAKE_TIMEOUT_S
         self.is_accepted = place is None
         self._steps = self._greet(context) if place is None else self._introduce(context, place)
@@ -178,7 +180,8 @@ class Handshake:
         """The connecting end."""
         yield select.POLLOUT
         yield from self._encrypt(context, accepts=False)
-        peers, nonce = self._peers, secrets.token_bytes(_NONCE_BYTES)
+        peers = self._peers
+        nonce = secrets.token_bytes(_NONCE_BYTES)
         hello = _HELLO.pack(_MAGIC, peers.generation, peers.host, place[1], nonce)
         yield from self._send(hello)
         answer = yield from self._receive(_NONCE_BYTES + _MAC_BYTES)
@@ -251,7 +254,8 @@ class _Making:
     """The connections of a generation while they are made."""
 
     def __init__(self, listener: Listener, peers: Peers) -> None:
-        self._listener, self._peers = listener, peers
+        self._listener = listener
+        self._peers = peers
         self._due = {place: 0.0 for place in peers.addresses if place[0] < peers.host}
         self.handshakes: list[Handshake] = []
         self.made: dict[Place, socket.socket] = {}

@@ -75,9 +75,14 @@ class TreeReducer:
         on_all_here: Callable[[], object] = lambda: None,
     ) -> None:
         self._on_all_here = on_all_here
-        self._group, self._layout, self._num_leaves = group, memory.layout, num_leaves
-        self._partial_sum, self._root = memory.partial_sum, memory.root
-        self._tables, self._norms, self._times = memory.tables, memory.norms, memory.times
+        self._group = group
+        self._layout = memory.layout
+        self._num_leaves = num_leaves
+        self._partial_sum = memory.partial_sum
+        self._root = memory.root
+        self._tables = memory.tables
+        self._norms = memory.norms
+        self._times = memory.times
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._lent: dict[int, torch.Tensor] = {}
         self._reduced: Reduced | None = None
@@ -105,7 +110,8 @@ class TreeReducer:
 
     def _share(self) -> range:
         """This worker's share of the blocks among the workers of its host."""
-        count, local = len(self._layout.blocks), self._group.local
+        count = len(self._layout.blocks)
+        local = self._group.local
         place = local.index(self._group.rank)
         return range(count * place // len(local), count * (place + 1) // len(local))
 
@@ -147,7 +153,8 @@ class TreeReducer:
             The elements that must be written to the slot still: all if `gradient` is not aligned
             like a slot, because kernels may round by alignment.
         """
-        written, rest = 0, []
+        written = 0
+        rest = []
         _, origin, _ = self._layout.gradient_spans[parameter]
         for index in () if gradient.data_ptr() % ALIGNMENT else self._own_blocks[parameter]:
             _, start, end = self._layout.blocks[index]
@@ -189,7 +196,8 @@ class TreeReducer:
 
     def _reduce_over(self, network: Network, step: int, value: int, digest: int) -> Reduced:
         """As `reduce`, with workers on several hosts."""
-        group, local = self._group, {}
+        group = self._group
+        local = {}
         own = Contribution(
             values=group.local_barrier(ReduceTag.PARTIALS, step, value),
             digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
@@ -234,7 +242,8 @@ class TreeReducer:
         there, a node's slot is the node.
         """
         self._remote.clear()
-        network, everyone = self._group.network, dict(tables)
+        network = self._group.network
+        everyone = dict(tables)
         assert network is not None
         for host, head in heads.items():
             rank = network.hosts.ranks[host][0]
@@ -273,7 +282,8 @@ class TreeReducer:
             raise JobError(
                 f"the shards of step {step + 1} weigh {weight} in all; it must be above 0"
             )
-        means, names = (stats / weight).tolist(), read_names(first.names)
+        means = (stats / weight).tolist()
+        names = read_names(first.names)
         self._reduced = Reduced(
             weight=weight,
             loss=means[LOSS],
@@ -323,7 +333,8 @@ class TreeReducer:
     def _reduce_block(self, index: int, term: tree.Term) -> float:
         """Write one block of the mean to the root; returns the sum of its squares."""
         assert self._reduced is not None, "the term has not been taken"
-        out, weight = self._root.blocks[index], self._reduced.weight
+        out = self._root.blocks[index]
+        weight = self._reduced.weight
         scratch = self._scratch_of(out.dtype, 0)[: len(out)]
         total = self._sum(term, index, scratch, 1)
         if not math.isclose(weight, 1, rel_tol=1e-12):

@@ -103,7 +103,8 @@ class Contribution:
         text = bytearray(size)
         yield memoryview(text)
         values, digests, times, nodes = json.loads(text)
-        self.values, self.digests = tuple(values), tuple(digests)
+        self.values = tuple(values)
+        self.digests = tuple(digests)
         self.times = tuple(StepTimes(*each) for each in times)
         for node, has_weight in nodes:
             self.sums[node] = Summary.empty(layout) if has_weight else None
@@ -151,8 +152,11 @@ class HostExchange:
         own: Contribution,
         on_heads: Callable[[Mapping[int, Contribution]], None],
     ) -> None:
-        self._network, self._cells, self._blocks = network, cells, blocks
-        self._own, self._on_heads = own, on_heads
+        self._network = network
+        self._cells = cells
+        self._blocks = blocks
+        self._own = own
+        self._on_heads = on_heads
         self._heads: dict[Place, Contribution] = {}
         self._received: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
         self._reduced = dict.fromkeys(network.lanes, 0)  # blocks of the own cell, by lane

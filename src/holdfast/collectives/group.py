@@ -26,7 +26,8 @@ class BarrierTag(enum.IntEnum):
 
     def __new__(cls, value: int, doing: str) -> Self:
         tag = int.__new__(cls, value)
-        tag._value_, tag.doing = value, doing
+        tag._value_ = value
+        tag.doing = doing
         return tag
 
 

@@ -72,12 +72,14 @@ class Network:
         deadline: Callable[[Report], Deadline],
         report: PeerReport = ignore,
     ) -> None:
-        self.hosts, self.host = hosts, hosts.host_of(rank)
+        self.hosts = hosts
+        self.host = hosts.host_of(rank)
         own = hosts.ranks[self.host]
         self.lanes = lanes_of(own.index(rank), len(own), hosts.num_lanes)
         self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
         self.waits: dict[int, int] = {}
-        self._deadline, self._report_peer = deadline, report
+        self._deadline = deadline
+        self._report_peer = report
         self._connections: dict[Place, socket.socket] = {}
 
     def connect(self, listener: Listener, generation: int) -> Self:

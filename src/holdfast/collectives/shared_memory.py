@@ -60,11 +60,15 @@ class SharedMemoryGroup:
     def __init__(
         self, arena: Arena, rank: int, timeout_s: float, describe: Callable[[int, int], str]
     ) -> None:
-        self._arena, self._status = arena, WorkerStatus(arena, rank)
-        self._timeout_s, self._describe = timeout_s, describe
+        self._arena = arena
+        self._status = WorkerStatus(arena, rank)
+        self._timeout_s = timeout_s
+        self._describe = describe
         self.rank = rank
-        self.members, self.member_index = tuple(range(arena.world_size)), rank
-        self.local, self.network = self.members, None
+        self.members = tuple(range(arena.world_size))
+        self.member_index = rank
+        self.local = self.members
+        self.network = None
 
     @property
     def generation(self) -> int:
@@ -114,7 +118,8 @@ class SharedMemoryGroup:
         *,
         has_payload: bool = False,
     ) -> tuple[int, ...]:
-        arena, rank = self._arena, self.rank
+        arena = self._arena
+        rank = self.rank
         odd = (arena[rank, Word.ARRIVALS] + 1) & 1
         word = tag * _STEPS + step
         arena[rank, Word(Word.TAG_EVEN + odd)] = word
@@ -163,7 +168,8 @@ class SharedMemoryGroup:
 
     def _take_frame(self, count: int, ranks: tuple[int, ...]) -> Buffers:
         """Receive what the workers of another host bring, and let them arrive here."""
-        arena, odd = self._arena, count & 1
+        arena = self._arena
+        odd = count & 1
         head = bytearray(_FRAME.size + 8 * len(ranks))
         yield memoryview(head)
         _, word, has_payload = _FRAME.unpack_from(head)

@@ -63,7 +63,8 @@ class SlotLayout:
     ) -> None:
         averaged = {name: b for name, b in buffers.items() if b.is_floating_point()}
         self.kept_names = tuple(name for name in buffers if name not in averaged)
-        self.parameter_names, self.buffer_names = tuple(parameters), tuple(averaged)
+        self.parameter_names = tuple(parameters)
+        self.buffer_names = tuple(averaged)
         gradients = pack_by_dtype(field_of(f"gradient.{n}", p) for n, p in parameters.items())
         averages = pack_by_dtype(field_of(f"buffer.{n}", b) for n, b in averaged.items())
         self.layout = Layout.pack(
@@ -146,7 +147,9 @@ class Slot:
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
         self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
-        self.used, self.stats, self.names = at["used"], at["stats"], at["names"]
+        self.used = at["used"]
+        self.stats = at["stats"]
+        self.names = at["names"]
         self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
         self.blocks = [self.sums[run][start:end] for run, start, end in layout.blocks]
         self._num_gradient_blocks = layout.num_gradient_blocks
@@ -157,7 +160,9 @@ class Slot:
 
     def write_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Write what one shard adds to the gradient, by parameter; None is zero."""
-        targets, sources, gpus = [], [], set()
+        targets = []
+        sources = []
+        gpus = set()
         for target, gradient in zip(self.gradients, gradients, strict=True):
             if gradient is None:
                 target.zero_()

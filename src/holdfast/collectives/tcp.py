@@ -62,7 +62,9 @@ class Deadline:
         status: WorkerStatus,
         report: Report,
     ) -> None:
-        self._check_abort, self._timeout_s, self._status = check_abort, timeout_s, status
+        self._check_abort = check_abort
+        self._timeout_s = timeout_s
+        self._status = status
         self.report = report
         self._ends_at = time.monotonic() + timeout_s
         self._stalled_at = time.monotonic() + STALL_S
@@ -156,8 +158,11 @@ class _Flow:
     def __init__(
         self, place: Place, connection: socket.socket, outgoing: Buffers, incoming: Buffers
     ) -> None:
-        self.place, self.socket, self.is_broken = place, connection, False
-        self._outgoing, self._incoming = outgoing, incoming
+        self.place = place
+        self.socket = connection
+        self.is_broken = False
+        self._outgoing = outgoing
+        self._incoming = incoming
         self._to_send, self._sends = _next(outgoing)
         self._to_fill, self._receives = _next(incoming)
         self._awaited = {select.POLLOUT: select.POLLOUT, select.POLLIN: select.POLLIN}
@@ -175,7 +180,8 @@ class _Flow:
     def move(self) -> bool:
         """Send and receive what can be without waiting; returns whether anything was."""
         try:
-            sent, received = self._send(), self._receive()
+            sent = self._send()
+            received = self._receive()
         except ConnectionLost:
             self.is_broken = True
             raise

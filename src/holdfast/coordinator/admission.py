@@ -42,7 +42,9 @@ class Admission:
 
     def __init__(self, folder: Path, journal: Journal, *, joining: int, attempt: str) -> None:
         self.authority = Authority.load(folder)
-        self._folder, self._journal, self._joining = folder, journal, joining
+        self._folder = folder
+        self._journal = journal
+        self._joining = joining
         self._attempt = attempt
         self._admitted = journal.admitted()
         self._expected_until: dict[str, float] = {}

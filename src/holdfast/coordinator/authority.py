@@ -47,7 +47,8 @@ class Authority:
     def __init__(self, own: Credentials, coordinator: Credentials) -> None:
         key = serialization.load_pem_private_key(own.key.encode(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        self._own, self._key = own, key
+        self._own = own
+        self._key = key
         self._certificate = x509.load_pem_x509_certificate(own.certificate.encode())
         self.coordinator = coordinator
         names = self._certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)

@@ -48,7 +48,9 @@ class CheckpointServer:
         on_change: Callable[[], None],
         on_settled: Callable[[str], None],
     ) -> None:
-        self._checkpoints, self._host_of, self._on_change = checkpoints, host_of, on_change
+        self._checkpoints = checkpoints
+        self._host_of = host_of
+        self._on_change = on_change
         self._on_settled = on_settled
         self._fetches = asyncio.Semaphore(MAX_FETCHES)
 
@@ -64,7 +66,8 @@ class CheckpointServer:
         return OfferedMessage(result=result)
 
     async def _send(self, stream: AsyncIterator[bytes], context: Any) -> OfferedMessage:
-        host, loop = await self._host_of(context), asyncio.get_running_loop()
+        host = await self._host_of(context)
+        loop = asyncio.get_running_loop()
         try:
             wanted = self._checkpoints.begin(host)
             self._on_change()
@@ -87,7 +90,8 @@ class CheckpointServer:
 
     async def _fetch(self, wanted: CheckpointMessage, context: Any) -> AsyncIterator[bytes]:
         await self._host_of(context)
-        loop, read = asyncio.get_running_loop(), self._checkpoints.pieces(wanted)
+        loop = asyncio.get_running_loop()
+        read = self._checkpoints.pieces(wanted)
         async with self._fetches:
             try:
                 while piece := await loop.run_in_executor(None, next, read, b""):

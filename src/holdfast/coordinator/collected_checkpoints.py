@@ -48,7 +48,9 @@ class CollectedCheckpoints:
     """
 
     def __init__(self, run_dir: Path, attempt: str, policy: RetentionPolicy, log: EventLog) -> None:
-        self._run_dir, self._attempt, self._log = run_dir, attempt, log
+        self._run_dir = run_dir
+        self._attempt = attempt
+        self._log = log
         self._store = CheckpointStore.of_run(run_dir)
         self._retention = Retention(self._store, policy, self._on_retention_event)
         self._store.remove_partial()  # of a coordinator that was killed
@@ -110,7 +112,8 @@ class CollectedCheckpoints:
         expected = self._expected
         if self.is_receiving or expected is None or expected[0] != host:
             raise CheckpointError("a checkpoint that was not asked for; offer it first")
-        self._expected, self.is_receiving = None, True
+        self._expected = None
+        self.is_receiving = True
         return expected[1]
 
     def receive(self, host: str, wanted: CheckpointMessage, stream: Iterator[bytes]) -> None:

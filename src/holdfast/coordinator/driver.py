@@ -37,9 +37,13 @@ class Driver:
         probe: Callable[[Probe], None],
         refuse: Callable[[str, str], None],
     ) -> None:
-        self._journal, self._log = journal, log
-        self._send, self._probe, self._refuse = send, probe, refuse
-        self._debug_log, self.machine = debug_log, debug_log.machine
+        self._journal = journal
+        self._log = log
+        self._send = send
+        self._probe = probe
+        self._refuse = refuse
+        self._debug_log = debug_log
+        self.machine = debug_log.machine
 
     def handle(self, event: RunEvent) -> None:
         """Pass `event` to the machine and perform the actions that it returns, in order.
@@ -47,7 +51,8 @@ class Driver:
         Raises:
             HoldfastError: The journal cannot be written.
         """
-        before, members = self.machine.stage, self.machine.members
+        before = self.machine.stage
+        members = self.machine.members
         hosts = [*self.machine.hosts]
         actions = self._debug_log.handle(event, time.monotonic())
         if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training

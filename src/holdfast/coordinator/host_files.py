@@ -45,7 +45,8 @@ class HostFiles:
     """
 
     def __init__(self, run_dir: Path, log: EventLog, *, collects: bool) -> None:
-        self._run_dir, self._log = run_dir, log
+        self._run_dir = run_dir
+        self._log = log
         self._metrics = StepFile(run_dir / METRICS) if collects else None
         self._system = SystemFile(run_dir)
         self._ends: dict[tuple[str, str], int] = {}  # of what was appended, by host and log
@@ -85,7 +86,8 @@ class HostFiles:
         if message.file == SYSTEM:
             self._system.add(samples_in(_content(message), host))
             return ShippedMessage()
-        target, content = self._target(host, message.file), _content(message)
+        target = self._target(host, message.file)
+        content = _content(message)
         key = host, message.file
         known = self._ends.get(key)
         fresh = content[max(0, (known or message.offset) - message.offset) :]

@@ -62,7 +62,8 @@ class JoinServer:
         self._socket.setblocking(False)
         self._serving: asyncio.Task[None] | None = None
         self._context = authority.coordinator.server_context(strangers=True)
-        self._admit, self._refusals = admit, refusals
+        self._admit = admit
+        self._refusals = refusals
         self._connections: dict[asyncio.Task[None], str] = {}  # oldest first
 
     async def __aenter__(self) -> Self:
@@ -107,7 +108,8 @@ class JoinServer:
                 self._refusals.add(address, "a connection that broke")
 
     async def _answer(self, connection: socket.socket, address: str) -> None:
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=MAX_LINE_BYTES)
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol,

@@ -48,7 +48,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    run_dir, public = options.run_dir, options.public
+    run_dir = options.run_dir
+    public = options.public
     job = load.of_run(run_dir)
     with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())

@@ -25,7 +25,8 @@ REPEAT_WINDOW_S: Final = 30.0
 
 def policy_of(job: Job) -> RecoveryPolicy:
     """The recovery policy of a job."""
-    stops, restarts_all = job.on_failure == "stop", job.restarts_all
+    stops = job.on_failure == "stop"
+    restarts_all = job.restarts_all
     shrinks = job.on_failure == "shrink" and not restarts_all
     window_s = job.restarts.window_s
     if not job.records_progress:  # every hang takes long, and the budget must outlast it

@@ -22,7 +22,8 @@ class Refused(Exception):
 
     def __init__(self, reason: str, advice: str, *, is_over: bool = False) -> None:
         super().__init__(f"{reason}; {advice}")
-        self.reason, self.is_over = reason, is_over
+        self.reason = reason
+        self.is_over = is_over
 
 
 class Refusals:

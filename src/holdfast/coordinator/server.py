@@ -86,8 +86,11 @@ class Server:
         files: HostFiles,
         checkpoints: CollectedCheckpoints | None,
     ) -> None:
-        self._files, self._checkpoints = files, checkpoints
-        self._admission, self._log, self._refusals = admission, log, Refusals(log)
+        self._files = files
+        self._checkpoints = checkpoints
+        self._admission = admission
+        self._log = log
+        self._refusals = Refusals(log)
         self._driver = Driver(debug_log, journal, log, self._send, self._probe, self._refuse_host)
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
         self._probing: set[asyncio.Task[None]] = set()
@@ -148,7 +151,8 @@ class Server:
         if self._admission is None:
             yield
             return
-        authority, control = self._admission.authority, control_address(public)
+        authority = self._admission.authority
+        control = control_address(public)
         try:
             joining = JoinServer(public, authority, self._admit, self._refusals)
             server.add_secure_port(control, server_credentials(authority.coordinator))
@@ -221,7 +225,8 @@ class Server:
     async def _fetch_job(self, _: FetchJobMessage, context: Any) -> JobMessage:
         """Send another host what it must run."""
         await self._host_of(context)
-        machine, job = self._driver.machine, self._files.job
+        machine = self._driver.machine
+        job = self._files.job
         if self._checkpoints is None or (machine.generation and machine.hosts):
             return job  # the state comes from workers, which is faster
         return job.model_copy(update={"checkpoint": self._checkpoints.newest})
@@ -332,11 +337,13 @@ class Server:
 
     def _show(self) -> None:
         """Send all watchers the state if it has changed, and the progress at intervals."""
-        state, now = self._state(), asyncio.get_running_loop().time()
+        state = self._state()
+        now = asyncio.get_running_loop().time()
         is_due = self._driver.machine.watched and now >= self._show_at
         if state == self._shown and not is_due:
             return
-        self._shown, self._show_at = state, now + PROGRESS_INTERVAL_S
+        self._shown = state
+        self._show_at = now + PROGRESS_INTERVAL_S
         for watcher in self._watchers:
             watcher.put(self._with_progress(state))
 

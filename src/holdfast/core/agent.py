@@ -80,8 +80,11 @@ class AgentStateMachine:
     def __init__(
         self, host: str, capacity: int, heartbeat_s: float, now: float, probe_address: str = ""
     ) -> None:
-        self.generation, self.stage = 0, Stage.IDLE
-        self._host, self._capacity, self._heartbeat_s = host, capacity, heartbeat_s
+        self.generation = 0
+        self.stage = Stage.IDLE
+        self._host = host
+        self._capacity = capacity
+        self._heartbeat_s = heartbeat_s
         self._desired = DesiredState(generation=0, stage=Stage.IDLE)
         self._workers: dict[int, AgentWorker] = {}
         self._ending: set[int] = set()
@@ -91,13 +94,18 @@ class AgentStateMachine:
         self._finished: set[int] = set()
         self._result: Mapping[str, Any] | None = None
         self._saving = Saving()
-        self._searched_generation, self._has_found = 0, False
+        self._searched_generation = 0
+        self._has_found = False
         self._newest_checkpoint: StoredCheckpoint | None = None
-        self._requested_checkpoint, self._stop, self._watched = 0, False, False
-        self._probe_address, self._probed = probe_address, dict[int, bool | None]()
+        self._requested_checkpoint = 0
+        self._stop = False
+        self._watched = False
+        self._probe_address = probe_address
+        self._probed = dict[int, bool | None]()
         self._peers = PeerProbes()
         self._addresses: Mapping[int, str] = {}
-        self._number, self._processes = 0, 0
+        self._number = 0
+        self._processes = 0
         self._status_at = now
 
     def handle(self, event: AgentEvent, now: float) -> list[AgentAction]:  # noqa: PLR0911  # an event
@@ -180,7 +188,8 @@ class AgentStateMachine:
                 actions += self._saving.on_result(desired.checkpoint_result)
             if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert desired.resume_point is not None
-                self.stage, self._addresses = Stage.RUN, desired.addresses
+                self.stage = Stage.RUN
+                self._addresses = desired.addresses
                 for worker in self._members_here.values():
                     worker.resumed_generation = self.generation
                 self._saving.begin_generation(self.generation)
@@ -202,8 +211,10 @@ class AgentStateMachine:
 
     def _enter(self, desired: DesiredState, now: float) -> list[AgentAction]:
         """Leave the generation before, and start or keep the workers of this one."""
-        self._desired, self.generation = desired, desired.generation
-        self.stage, self._requested_checkpoint = Stage.IDLE, 0
+        self._desired = desired
+        self.generation = desired.generation
+        self.stage = Stage.IDLE
+        self._requested_checkpoint = 0
         self._failed.clear()
         self._peers.clear()
         self._finished.clear()
@@ -221,9 +232,12 @@ class AgentStateMachine:
         worker = self._workers.get(halted.rank)
         if worker is None or halted.generation < max(self.generation, worker.halted_generation):
             return []
-        worker.halted_generation, worker.committed = halted.generation, halted.committed
-        worker.reduced_step, worker.address = halted.reduced_step, halted.address
-        worker.numerics, worker.left = halted.numerics, halted.left
+        worker.halted_generation = halted.generation
+        worker.committed = halted.committed
+        worker.reduced_step = halted.reduced_step
+        worker.address = halted.address
+        worker.numerics = halted.numerics
+        worker.left = halted.left
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -233,7 +247,8 @@ class AgentStateMachine:
         members = self._members_here.values()
         if members and all(worker.committed is None for worker in members):
             if self._searched_generation != self.generation:
-                self._searched_generation, self._has_found = self.generation, False
+                self._searched_generation = self.generation
+                self._has_found = False
                 return [*self._saving.write_snapshot(), FindCheckpoint(self.generation)]
             if not self._has_found:
                 return []
@@ -243,7 +258,8 @@ class AgentStateMachine:
     def _on_checkpoint_event(self, event: CheckpointEvent, now: float) -> list[AgentAction]:
         match event:
             case CheckpointFound(generation, found) if generation == self.generation:
-                self._has_found, self._newest_checkpoint = True, found
+                self._has_found = True
+                self._newest_checkpoint = found
                 return self._halt_if_all_halted(now)
             case CheckpointPrepared(generation, draft) if generation == self.generation:
                 self._saving.on_prepared(draft)
@@ -346,7 +362,8 @@ class AgentStateMachine:
         self._number += 1
         interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
         self._status_at = now + min(interval_s, self._heartbeat_s)
-        members, is_halted = self._members_here, self.stage == Stage.HALT
+        members = self._members_here
+        is_halted = self.stage == Stage.HALT
         return SendStatus(
             Status(
                 host=self._host,

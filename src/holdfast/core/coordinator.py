@@ -55,7 +55,10 @@ from holdfast.core.reachability import Reachability
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
 
-IDLE, HALT, RUN, END = Stage.IDLE, Stage.HALT, Stage.RUN, Stage.END
+IDLE = Stage.IDLE
+HALT = Stage.HALT
+RUN = Stage.RUN
+END = Stage.END
 
 TRANSITIONS: Final = {
     IDLE: {StatusReceived: {HALT, RUN, END}, AgentLost: {HALT}, Tick: {HALT, END}},
@@ -90,7 +93,9 @@ class CoordinatorStateMachine:
 
     def __init__(self, policy: RecoveryPolicy, journal: Iterable[JournalEntry], now: float) -> None:
         self.policy = policy
-        self.generation, self.stage, self.reason = 0, IDLE, ""
+        self.generation = 0
+        self.stage = IDLE
+        self.reason = ""
         self.resume_point: ResumePoint | None = None
         self.root_cause: tuple[int, Failure] | None = None
         self.result: Mapping[str, Any] | None = None
@@ -98,10 +103,13 @@ class CoordinatorStateMachine:
         self._checkpoints = CheckpointTracker(policy.checkpoint_s, now)
         self._stop = self._restart_all = self.watched = False
         self._members = Membership(policy, self._replay(journal), now)
-        self._finished, self._addresses = set[int](), dict[int, str]()
-        beat_s, floor_s = policy.heartbeat_s, policy.heartbeat_timeout_s
+        self._finished = set[int]()
+        self._addresses = dict[int, str]()
+        beat_s = policy.heartbeat_s
+        floor_s = policy.heartbeat_timeout_s
         self.heartbeats = Heartbeats(interval_s=beat_s, floor_s=floor_s)
-        self._reachability, self._links = Reachability(floor_s), Links()
+        self._reachability = Reachability(floor_s)
+        self._links = Links()
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._members.hosts:
             self.heartbeats.record(host, now)
@@ -175,11 +183,14 @@ class CoordinatorStateMachine:
         for entry in journal:
             match entry:
                 case GenerationOpened():
-                    newest, self.generation = entry, entry.generation
+                    newest = entry
+                    self.generation = entry.generation
                     self._restart_all = entry.restart_all
                 case RunEnded():
-                    self.stage, self.reason = END, entry.reason
-                    self.root_cause, self.result = entry.root_cause, entry.result
+                    self.stage = END
+                    self.reason = entry.reason
+                    self.root_cause = entry.root_cause
+                    self.result = entry.result
         return newest
 
     def _on_status(self, status: Status, now: float) -> list[RunAction]:
@@ -238,7 +249,8 @@ class CoordinatorStateMachine:
         cause = root_cause(status.failed)
         if cause is None:
             return self._open_generation(now)
-        self.root_cause, (rank, failure) = cause, cause
+        self.root_cause = cause
+        (rank, failure) = cause
         step = None if self.resume_point is None else self.resume_point.step
         what = f"rank {rank} {failure.cause}"
         if failure.fatal:
@@ -260,7 +272,8 @@ class CoordinatorStateMachine:
         are_all = len(training) == len(self._members.by_host) and not self._members.lacks_workers
         if not are_all or any(each.failed for each in training):
             return self._open_generation(now)
-        self.stage, self._addresses = RUN, self._members.addresses
+        self.stage = RUN
+        self._addresses = self._members.addresses
         self._members.on_recovered()
         return [action for status in training for action in self._on_member_status(status, now)]
 
@@ -270,7 +283,8 @@ class CoordinatorStateMachine:
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:
             return []
-        probes, lost = self._probe(now), self._reachability.lost(now)
+        probes = self._probe(now)
+        lost = self._reachability.lost(now)
         actions = [*probes, *(self._fence(lost, "fell silent", now) or self._check_links(now))]
         if actions:
             return actions
@@ -285,7 +299,8 @@ class CoordinatorStateMachine:
 
     def _probe(self, now: float) -> list[RunAction]:
         """Probe hosts that fell silent, from here and from another host."""
-        silent, statuses = self.heartbeats.suspects(now), self._members.statuses
+        silent = self.heartbeats.suspects(now)
+        statuses = self._members.statuses
         probes = self._reachability.probes_due(silent, statuses, now)
         witnesses = dict.fromkeys(witness for _, witness in probes if witness)
         return [*(ProbeHost(probe) for probe, _ in probes), *self._send_desired_state(witnesses)]
@@ -299,7 +314,8 @@ class CoordinatorStateMachine:
         decision = self._links.decide(hosts, self._reachability.suspected, now)
         if decision is None:
             return []
-        fence, reason = decision.fence, decision.reason
+        fence = decision.fence
+        reason = decision.reason
         return self._fence(fence, reason, now) if fence else self._on_failure(reason, now)
 
     def _refuse(self, unlike: Mapping[str, str], now: float) -> list[RunAction]:
@@ -339,11 +355,13 @@ class CoordinatorStateMachine:
         self._restart_all |= self.policy.restart_all
         left = self._members.reassign_ranks(now, restart_all=self._restart_all)
         self.generation += 1
-        self.stage, self.resume_point = HALT, None
+        self.stage = HALT
+        self.resume_point = None
         self._finished.clear()
         self._links.clear()
         self._checkpoints.on_generation_opened()
-        self._waiting, standbys = dict.fromkeys(self._members.by_host), self._members.standbys
+        self._waiting = dict.fromkeys(self._members.by_host)
+        standbys = self._members.standbys
         opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys)
         hosts = [*self._members.hosts, *left]
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]

@@ -68,7 +68,8 @@ class DebugLog:
     """
 
     def __init__(self, machine: CoordinatorStateMachine, segment: int = SEGMENT) -> None:
-        self.machine, self.start = machine, copy.deepcopy(machine)
+        self.machine = machine
+        self.start = copy.deepcopy(machine)
         self.entries: list[LogEntry] = []
         self.error = ""
         self._segment = segment
@@ -83,7 +84,8 @@ class DebugLog:
         """
         if self.entries and len(self.entries) % self._segment == 0:
             self._begin_segment()
-        before, actions = self.machine.stage, list[RunAction]()
+        before = self.machine.stage
+        actions = list[RunAction]()
         try:
             actions = self.machine.handle(event, now)
             if actions or self.machine.stage != before:
@@ -115,7 +117,8 @@ def check(machine: CoordinatorStateMachine, before: Stage, event: RunEvent) -> N
     Raises:
         AssertionError: An invariant does not hold, or the transition is not in the table.
     """
-    name, now = type(event).__name__, machine.stage
+    name = type(event).__name__
+    now = machine.stage
     allowed = TRANSITIONS[before].get(type(event), ())
     assert now == before or now in allowed, f"{name} led from {before.name} to {now.name}"
     machine.check_invariants()

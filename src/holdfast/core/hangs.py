@@ -120,7 +120,9 @@ class HangDetector:
         """What is known of a worker with one more observation."""
         if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
             return _Known(observation, now, now, observation.cpu_s)
-        before, known.last, known.seen_at = known.last, observation, now
+        before = known.last
+        known.last = observation
+        known.seen_at = now
         if observation.since != before.since:
             recent = known.durations.setdefault(before.phase_kind, deque(maxlen=NUM_RECENT_PHASES))
             recent.append(observation.since - before.since)
@@ -128,7 +130,8 @@ class HangDetector:
         if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (
             now - known.idle_since
         ):
-            known.idle_since, known.cpu_then_s = now, observation.cpu_s
+            known.idle_since = now
+            known.cpu_then_s = observation.cpu_s
         if not observation.stopped:
             known.stopped_since = None
         elif known.stopped_since is None:

@@ -47,12 +47,17 @@ class _Arrivals:
 
     def add(self, times: Iterable[float], interval_s: float) -> None:
         """Add heartbeats, which are due at intervals."""
-        last, mean, deviation = self.last, self.gap, self.deviation
+        last = self.last
+        mean = self.gap
+        deviation = self.deviation
         for time in times:
-            gap, last = max(time - last, interval_s), time
+            gap = max(time - last, interval_s)
+            last = time
             deviation += DEVIATION_GAIN * (abs(gap - mean) - deviation)
             mean += GAP_GAIN * (gap - mean)
-        self.last, self.gap, self.deviation = last, mean, deviation
+        self.last = last
+        self.gap = mean
+        self.deviation = deviation
         self.limit = math.inf
 
 
@@ -65,7 +70,8 @@ class Heartbeats:
     """
 
     def __init__(self, *, interval_s: float, floor_s: float) -> None:
-        self._interval_s, self._floor_s = interval_s, floor_s
+        self._interval_s = interval_s
+        self._floor_s = floor_s
         self._arrivals: dict[str, _Arrivals] = {}
         self._queue: list[tuple[float, str]] = []
 
@@ -137,7 +143,8 @@ class Heartbeats:
 
     def _enqueue(self, host: str) -> None:
         """See that the host's place in the queue is not after its deadline."""
-        arrivals, deadline = self._arrivals[host], self.deadline_of(host)
+        arrivals = self._arrivals[host]
+        deadline = self.deadline_of(host)
         if deadline < arrivals.queued:
             arrivals.queued = deadline
             heapq.heappush(self._queue, (deadline, host))

@@ -153,7 +153,8 @@ class Links:
 
 def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[str, ...]:
     """Hosts without which no link is severed: again and again the one with most such links."""
-    fence, left = list[str](), set(severed)
+    fence = list[str]()
+    left = set(severed)
     while left:
         links = Counter(host for pair in left for host in pair)
         fence.append(max(known, key=lambda host: (links[host], known.index(host))))

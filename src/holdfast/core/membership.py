@@ -40,8 +40,10 @@ class Membership:
     """
 
     def __init__(self, policy: RecoveryPolicy, newest: GenerationOpened, now: float) -> None:
-        self._policy, self.standbys = policy, newest.standbys
-        self.members, self.by_host = newest.members, by_host(newest.members)
+        self._policy = policy
+        self.standbys = newest.standbys
+        self.members = newest.members
+        self.by_host = by_host(newest.members)
         self.statuses: dict[str, Status] = {}
         self._capacity = 0
         self._fenced: dict[str, None] = {}
@@ -136,7 +138,9 @@ class Membership:
         there is a change. A rank stays a member where the others would be too few, or where every
         generation restarts all workers.
         """
-        eviction, policy, before = status.eviction, self._policy, self.standbys
+        eviction = status.eviction
+        policy = self._policy
+        before = self.standbys
         self._return([rank for rank in before if rank in status.fit])
         if eviction is None or eviction.rank not in self.members or policy.restart_all:
             return self.standbys is not before
@@ -189,7 +193,8 @@ class Membership:
         if self.lacks_workers and self.standbys:
             self._return(self.standbys)
             self._place(now)
-        self.by_host, self._grow_at = by_host(self.members), None
+        self.by_host = by_host(self.members)
+        self._grow_at = None
         if not self.lacks_workers:
             self._join_deadline = None
         elif self._join_deadline is None:
@@ -231,7 +236,8 @@ class Membership:
         """How many more workers must join, in words; empty if there are enough."""
         if not self.lacks_workers:
             return ""
-        joined, wanted = len(self.members), self._least
+        joined = len(self.members)
+        wanted = self._least
         more = wanted - joined
         return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
 
@@ -271,7 +277,8 @@ def place(
     Returns:
         The host by rank, in rank order, without the ranks for which there is no capacity.
     """
-    free, used = Counter(capacity), set(present.values())
+    free = Counter(capacity)
+    used = set(present.values())
     placed: dict[int, str] = {}
     for rank, host in sorted(present.items()):
         if free[host] > 0:

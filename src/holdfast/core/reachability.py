@@ -136,7 +136,8 @@ class Reachability:
         """Whether a host has an address; if not, it is lost."""
         status = statuses.get(suspicion.probe.host)
         if status is None or not status.probe_address:
-            suspicion.probe_at, suspicion.lost_at = math.inf, now
+            suspicion.probe_at = math.inf
+            suspicion.lost_at = now
             return False
         return True
 
@@ -167,7 +168,8 @@ class Reachability:
         if suspicion.is_reached is None:
             return
         if suspicion.is_reached:
-            suspicion.probe_at, suspicion.lost_at = now + self._timeout_s, limit
+            suspicion.probe_at = now + self._timeout_s
+            suspicion.lost_at = limit
         elif suspicion.is_witnessed:
             suspicion.lost_at = min(suspicion.since + self._timeout_s, limit)
         elif suspicion.witness and suspicion.is_witnessed is None:

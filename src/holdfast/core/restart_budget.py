@@ -21,7 +21,8 @@ class SlidingWindow:
     """
 
     def __init__(self, max_failures: int, window_s: float) -> None:
-        self._max_failures, self._window_s = max_failures, window_s
+        self._max_failures = max_failures
+        self._window_s = window_s
         self._times: deque[float] = deque()
 
     def admit(self, now: float) -> bool:
@@ -41,7 +42,8 @@ class RestartBudget:
     """
 
     def __init__(self, policy: RecoveryPolicy, now: float) -> None:
-        self._policy, self._resumed_at = policy, now
+        self._policy = policy
+        self._resumed_at = now
         self._window = SlidingWindow(policy.max_failures, policy.window_s)
         self._last: tuple[int | None, int | None] | None = None
         self._in_a_row = 0
@@ -78,7 +80,8 @@ class RestartBudget:
         """Count a failure, named by `what`; returns why the run must end, or nothing."""
         if self._window.admit(now):
             return ""
-        limit, window = self._policy.max_failures, self._policy.window_s
+        limit = self._policy.max_failures
+        window = self._policy.window_s
         exhausted = f"restart budget exhausted: more than {limit} failures in {window:.0f} s"
         return f"{what}; {exhausted}" if limit else what
 

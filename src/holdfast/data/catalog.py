@@ -103,7 +103,8 @@ def _build(spec: LabelledData) -> Splits:
 
 
 def _records(spec: Records, pattern: Path) -> SampleSource:
-    files, read = matching(pattern), _READERS[spec.name]
+    files = matching(pattern)
+    read = _READERS[spec.name]
     return SampleSource(
         files=files, blocks=lambda: chain.from_iterable(read(file, spec) for file in files)
     )
@@ -130,8 +131,10 @@ def _splits(
     else:
         settings = spec.model_dump(mode="json", exclude={"path", "test_path", "cache", "augment"})
         entry = cached(spec.cache, spec.name, settings, sources, measure)
-        samples, scale = entry.samples, entry.scale
-    train_samples, test_samples = samples["training"], samples.get("test", samples["training"])
+        samples = entry.samples
+        scale = entry.scale
+    train_samples = samples["training"]
+    test_samples = samples.get("test", samples["training"])
     if test_samples.x.shape[1:] != train_samples.x.shape[1:]:
         raise JobError(
             f"{spec.path}: training samples have the shape {list(train_samples.x.shape[1:])}, test "

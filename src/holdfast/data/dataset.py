@@ -62,7 +62,8 @@ class MapStyle:
     reads_ahead = False
 
     def __init__(self, samples: Any, collate: Collate) -> None:
-        self.samples, self._collate = samples, collate
+        self.samples = samples
+        self._collate = collate
         kind = type(samples)
         self.fingerprint = f"{kind.__module__}.{kind.__qualname__}:{len(samples)}"
 
@@ -133,7 +134,9 @@ def generator_for(*key: int | str) -> torch.Generator:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Restore the global generators at the end, whatever was drawn in between."""
-    state, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    state = torch.get_rng_state()
+    numpys = np.random.get_state()
+    pythons = random.getstate()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     try:
         yield

@@ -59,7 +59,9 @@ def download(name: str, published: Published, into: Path, report: Report) -> Non
 
 def _fetch(address: str, file: PublishedFile, into: Path, report: Report, deadline: float) -> None:
     """Raises: OSError: The file cannot be written. JobError: It cannot be downloaded."""
-    part, hasher, size = into / f"{file.name}.part", hashlib.sha256(), 0
+    part = into / f"{file.name}.part"
+    hasher = hashlib.sha256()
+    size = 0
     try:
         with part.open("wb") as out:
             for block in _blocks(address, into):

@@ -61,7 +61,8 @@ class Scale:
     @classmethod
     def of(cls, x: Pixels, rows: Indices) -> Self:
         """The scale of some rows of `x`; the deviation of a constant channel counts as 1."""
-        axes, count = (0, 2, 3), len(rows) * x.shape[2] * x.shape[3]
+        axes = (0, 2, 3)
+        count = len(rows) * x.shape[2] * x.shape[3]
         mean = sum(block.sum(axes, dtype=np.float64) for block in _blocks(x, rows)) / count
         middle = np.asarray(mean)[:, None, None]
         squares = sum(np.square(block - middle).sum(axes) for block in _blocks(x, rows)) / count
@@ -94,7 +95,9 @@ class Images:
         shift: int = 0,
         mirror: bool = False,
     ) -> None:
-        self._samples, self._shift, self._mirror = samples, shift, mirror
+        self._samples = samples
+        self._shift = shift
+        self._mirror = mirror
         self._rows = np.arange(len(samples.y)) if rows is None else rows
         self._scale = None if scale is None else (_column(scale.mean), _column(scale.std))
         name = samples.sha256
@@ -108,7 +111,8 @@ class Images:
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         """`(x, y)`: float32[n, channels, height, width] and int64[n]."""
         rows = self._rows[indices]
-        x, y = torch.from_numpy(self._samples.x[rows]), torch.from_numpy(self._samples.y[rows])
+        x = torch.from_numpy(self._samples.x[rows])
+        y = torch.from_numpy(self._samples.y[rows])
         if self._scale is not None:
             mean, deviation = self._scale
             x = (x - mean) / deviation

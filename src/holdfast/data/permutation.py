@@ -33,7 +33,8 @@ class Permutation:
         assert n >= 1, "a permutation needs at least one element"
         self.n = n
         bits = max(2, (n - 1).bit_length())
-        self._left_bits, self._right_bits = bits // 2, bits - bits // 2
+        self._left_bits = bits // 2
+        self._right_bits = bits - bits // 2
         digest = hashlib.blake2b(key, digest_size=8 * ROUNDS).digest()
         self._keys = np.frombuffer(digest, dtype="<u8")
         self._block: tuple[int, Indices] | None = None
@@ -61,8 +62,10 @@ class Permutation:
         return values.astype(np.int64)
 
     def _feistel(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        left_bits, right_bits = self._left_bits, self._right_bits
-        left, right = values >> np.uint64(right_bits), values & _mask(right_bits)
+        left_bits = self._left_bits
+        right_bits = self._right_bits
+        left = values >> np.uint64(right_bits)
+        right = values & _mask(right_bits)
         for key in self._keys:
             left, right = right, (left ^ _mix(right ^ key)) & _mask(left_bits)
             left_bits, right_bits = right_bits, left_bits

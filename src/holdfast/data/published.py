@@ -102,7 +102,8 @@ def located(name: str, path: Path | None) -> Path:
         return path
     if path is not None:
         raise JobError(f"{path} does not exist; {advice(name)}")
-    kept, files = directory(name), PUBLISHED[name].files
+    kept = directory(name)
+    files = PUBLISHED[name].files
     if not all((kept / file.name).is_file() for file in files):
         raise JobError(f"{name} is not downloaded yet; {advice(name)}")
     return kept / files[0].name if len(files) == 1 else kept

@@ -60,7 +60,8 @@ def in_memory(source: SampleSource) -> Samples:
     Raises:
         JobError: A file is damaged, or its samples differ in type or shape.
     """
-    x, y = io.BytesIO(), io.BytesIO()
+    x = io.BytesIO()
+    y = io.BytesIO()
     form = write_samples(source, x, y)
     return Samples(
         x=np.frombuffer(x.getbuffer(), form.dtype).reshape(form.shape),
@@ -76,7 +77,8 @@ def write_samples(source: SampleSource, x: BinaryIO, y: BinaryIO) -> SampleForma
         JobError: A file is damaged, or its samples differ in type or shape.
         OSError: The disk is full.
     """
-    hasher, labels = hashlib.sha256(), list[Labels]()
+    hasher = hashlib.sha256()
+    labels = list[Labels]()
     first: Pixels | None = None
     for pixels, classes in source.blocks():
         first = pixels[:1] if first is None else first

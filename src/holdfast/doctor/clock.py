@@ -27,7 +27,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def clock() -> Finding:
     """Whether the clock is synchronized, runs forward, and is later than what it has dated."""
-    before, wall = time.monotonic_ns(), time.time()
+    before = time.monotonic_ns()
+    wall = time.time()
     installed = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     if time.monotonic_ns() < before:
         return fault("clock", "the monotonic clock ran backwards", "update the kernel or firmware")

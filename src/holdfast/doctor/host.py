@@ -41,11 +41,13 @@ def examine(
     report = torch_report.probe(needs.job)
     if isinstance(report, Finding):
         yield report
-        size, kept = torch_report.UNKNOWN_BYTES, torch_report.UNKNOWN_BYTES
+        size = torch_report.UNKNOWN_BYTES
+        kept = torch_report.UNKNOWN_BYTES
     else:
         yield report
         yield from torch_report.findings(report, needs)
-        size, kept = report.arena_bytes(needs.workers), report.checkpoint_bytes
+        size = report.arena_bytes(needs.workers)
+        kept = report.checkpoint_bytes
     yield memory.asked(needs)
     yield memory.arena(size)
     yield memory.dev_shm(needs)

@@ -47,7 +47,9 @@ def descriptors(needs: Needs) -> Finding:
 
 def tasks(needs: Needs) -> Finding:
     """Whether the processes and threads of a run can be started, by starting as many threads."""
-    wanted, over, started = min(needs.tasks, MAX_TASKS), threading.Event(), 0
+    wanted = min(needs.tasks, MAX_TASKS)
+    over = threading.Event()
+    started = 0
     before = threading.stack_size(STACK_BYTES)
     threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(wanted)]
     try:
@@ -71,7 +73,8 @@ def tasks(needs: Needs) -> Finding:
 
 def cores(needs: Needs) -> Finding:
     """Whether the workers have a core for each thread."""
-    usable, allowed = usable_cores(), len(os.sched_getaffinity(0))
+    usable = usable_cores()
+    allowed = len(os.sched_getaffinity(0))
     present = os.cpu_count() or allowed
     limits = [f"the affinity allows {allowed} of {present}"] if allowed < present else []
     limits += [f"the control group allows the time of {usable}"] if usable < allowed else []

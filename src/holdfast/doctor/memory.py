@@ -73,7 +73,8 @@ def dev_shm(needs: Needs) -> Finding:
         probe.unlink()
         found = f"{in_words(free)} free in {SHM}"
     except OSError as error:
-        free, found = 0, f"{SHM} cannot be written to: {error.strerror}"
+        free = 0
+        found = f"{SHM} cannot be written to: {error.strerror}"
     if free >= wanted:
         return ok(_SHM_CHECK, found)
     remedy = (
@@ -91,7 +92,8 @@ def _make(size_bytes: int) -> None:
         os.posix_fallocate(fd, 0, size_bytes)
         with mmap.mmap(fd, size_bytes) as shared, mmap.mmap(fd, size_bytes) as again:
             last = size_bytes - 1
-            shared[0], shared[last] = 1, 2
+            shared[0] = 1
+            shared[last] = 2
             if (again[0], again[last]) != (1, 2):
                 raise OSError("what one mapping has written, another does not show")
     finally:

@@ -90,7 +90,8 @@ def ports(wanted: Mapping[int, str], on: str) -> list[Finding]:
 
 def own_name() -> Finding:
     """Whether the name of this host can be resolved, and soon: gloo and others look it up."""
-    name, found = socket.gethostname(), list[str]()
+    name = socket.gethostname()
+    found = list[str]()
 
     def look_up() -> None:
         with suppress(OSError):

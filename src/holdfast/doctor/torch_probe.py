@@ -35,7 +35,8 @@ def main() -> None:
     die_with_parent(parser.parse_args().parent)
     job = load.of_text(sys.stdin.read(), "of the command")
     assert isinstance(job, TrainJob)
-    output, sys.stdout = sys.stdout, sys.stderr  # the user's task may print
+    output = sys.stdout
+    sys.stdout = sys.stderr  # the user's task may print
     report = _report(job)
     print(report.model_dump_json(), file=output, flush=True)
     os._exit(0)  # threads of the user's task may still run
@@ -44,7 +45,8 @@ def main() -> None:
 def _report(job: TrainJob) -> TorchReport:
     gpus = [_gpu(number) for number in range(torch.cuda.device_count())]
     device = torch.device("cuda" if gpus and job.device != "cpu" else "cpu")
-    size, problem = None, ""
+    size = None
+    problem = ""
     try:
         size = _size(job)
     except HoldfastError as error:

@@ -89,7 +89,8 @@ def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
     """
-    began, controls = time.monotonic(), Controls()
+    began = time.monotonic()
+    controls = Controls()
     late = threading.Timer(LATE_S, partial(setattr, controls, "abort", True))
     late.daemon = True
     late.start()

@@ -138,8 +138,10 @@ class Drill:
         note: Callable[[Trial], None],
     ) -> None:
         self._job = job.model_copy(update={"notify": (), "trackers": ()})
-        self._seed, self._directory = seed, directory
-        self._forks, self._note = forks, note
+        self._seed = seed
+        self._directory = directory
+        self._forks = forks
+        self._note = note
         self._controls = Controls()  # one for all runs, so that no signal falls between them
 
     def run(
@@ -229,7 +231,8 @@ class Drill:
             "shards_per_worker": world.shards_per_worker,
         }
         name = "-".join(map(str, ("workers", world.workers, *(world.shards_per_worker or ()))))
-        job, run_dir = load.check(keys, where=self._job.name), self._directory / name
+        job = load.check(keys, where=self._job.name)
+        run_dir = self._directory / name
         trial = self._tried(job, run_dir, nullcontext, lambda: "", report)
         self._conclude(replace(trial, world=world), report)
 

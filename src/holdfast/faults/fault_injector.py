@@ -77,7 +77,9 @@ class FaultInjector:
 
     def __init__(self, plan: FaultPlan, job: Job) -> None:
         plan.check(job)
-        self._plan, self._workers, self._counts_steps = plan, job.workers, job.records_progress
+        self._plan = plan
+        self._workers = job.workers
+        self._counts_steps = job.records_progress
         self.injected: list[InjectedFault] = []
         self.missed: list[Missed] = []
         self.stopped = False
@@ -120,9 +122,11 @@ class FaultInjector:
                 ended = f"{self._end} before the workers trained"
                 self.missed += [Missed(fault=f, reason=ended) for f in self._plan.faults]
                 return
-            first, began = target.first_step, time.monotonic()
+            first = target.first_step
+            began = time.monotonic()
             steps = range(first, target.total_steps or first + DRAWN_STEPS)
-            planned, note = self._plan.drawn(self._workers, steps), partial(self._note, log)
+            planned = self._plan.drawn(self._workers, steps)
+            note = partial(self._note, log)
             waiting = [PendingFault(fault, note) for fault in planned]
             try:
                 while waiting and self._await_next_look(target, over):

@@ -53,7 +53,9 @@ class PendingFault:
     """
 
     def __init__(self, fault: Fault, note: Callable[[PendingFault], None]) -> None:
-        self.fault, self.step, self._note = fault, 0, note
+        self.fault = fault
+        self.step = 0
+        self._note = note
         self._reason = ""  # why it has not been injected, though it is due
         self._requested: tuple[Arena, FaultRequests, int] | None = None
 
@@ -64,7 +66,8 @@ class PendingFault:
             target: The run.
             elapsed_s: Seconds since the run was first seen to train.
         """
-        fault, kind = self.fault, _IN_PROCESS.get(self.fault.kind)
+        fault = self.fault
+        kind = _IN_PROCESS.get(self.fault.kind)
         is_time = fault.after_s is None or elapsed_s >= fault.after_s
         if kind is None:
             return is_time and target.reached >= (fault.step or 0) and self._inject(target)
@@ -123,7 +126,8 @@ class PendingFault:
 
     def _inject(self, target: Target) -> bool:
         """Inject from outside; returns whether that was possible."""
-        fault, self.step = self.fault, target.reached
+        fault = self.fault
+        self.step = target.reached
         who = fault.kind if fault.rank is None else fault.rank
         if fault.kind == "corrupt-checkpoint":
             self._reason = _corrupt_newest(target.run_dir)

@@ -119,8 +119,10 @@ class FaultPlan(Spec):
         return sorted(faults, key=lambda fault: fault.step or 0)
 
     def _drawn(self, number: int, workers: int, steps: range) -> Fault:
-        fault, chance = self.faults[number], random.Random(f"{self.seed} {number}")
-        rank, step = chance.randrange(workers), chance.choice(steps or [steps.stop])
+        fault = self.faults[number]
+        chance = random.Random(f"{self.seed} {number}")
+        rank = chance.randrange(workers)
+        step = chance.choice(steps or [steps.stop])
         update: dict[str, int] = {}
         if fault.rank is None and fault.kind not in WITHOUT_RANK:
             update["rank"] = rank

@@ -115,7 +115,8 @@ class Target:
     def _note(self, event: dict[str, Any]) -> None:
         match event.get("event"):
             case "run-started":
-                self._processes, self.arena = {}, None
+                self._processes = {}
+                self.arena = None
                 self.has_begun = self.over = False
             case "coordinator-started":
                 self._meet(COORDINATOR, event)

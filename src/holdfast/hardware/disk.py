@@ -112,7 +112,9 @@ def _count(most: int, transfer: Callable[[int], int]) -> int:
 
 def _sync_times(fd: int) -> list[float]:
     """Seconds that each of some small writes takes until it is durable."""
-    times, until, data = list[float](), time.perf_counter() + LIMIT_S, os.urandom(SMALL_BYTES)
+    times = list[float]()
+    until = time.perf_counter() + LIMIT_S
+    data = os.urandom(SMALL_BYTES)
     while len(times) < SYNCS and (not times or time.perf_counter() < until):
         began = time.perf_counter()
         os.pwrite(fd, data, len(times) * SMALL_BYTES)

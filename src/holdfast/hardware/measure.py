@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
     options = parser.parse_args()
     die_with_parent(options.parent)
-    output, sys.stdout = sys.stdout, sys.stderr  # libraries may print
+    output = sys.stdout
+    sys.stdout = sys.stderr  # libraries may print
     torch.set_num_threads(usable_cores())
     if options.scores_for is None:
         found = full_profile(os.environ)

@@ -91,7 +91,8 @@ class GpuThrottling:
             computed_ns: How long the GPU has computed meanwhile: all of it counts, or nothing, if
                 the driver only knows whether the GPU is slowed down now.
         """
-        before, self._counted = self._counted, self._violations()
+        before = self._counted
+        self._counted = self._violations()
         if self._counted:  # the longer of both, since they may have been at the same time
             rises = [count - before.get(kind, count) for kind, count in self._counted.items()]
             return max(0, *rises)
@@ -153,7 +154,8 @@ def _gpu(number: int) -> DriverGpu:
 
 
 def _state(handle: object, used_bytes: int | None) -> GpuState:
-    sensor, clock = pynvml.NVML_TEMPERATURE_GPU, pynvml.NVML_CLOCK_SM
+    sensor = pynvml.NVML_TEMPERATURE_GPU
+    clock = pynvml.NVML_CLOCK_SM
     power_mw = _known(lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle)))
     limit_mw = _known(lambda: int(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)))
     percent = _known(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))

@@ -27,7 +27,9 @@ class SystemSampler:
     """
 
     def __init__(self, host: str, gpus: Collection[str] | None) -> None:
-        self._host, self._gpus, self._driver = host, gpus, Driver()
+        self._host = host
+        self._gpus = gpus
+        self._driver = Driver()
         self._processes: dict[int, psutil.Process] = {}
         self._traffic = _Traffic.now()
         psutil.cpu_percent()  # the next call counts from here
@@ -39,7 +41,8 @@ class SystemSampler:
             workers: The rank of each worker by its process.
         """
         total = total_bytes()
-        before, self._traffic = self._traffic, _Traffic.now()
+        before = self._traffic
+        self._traffic = _Traffic.now()
         received, transmitted, read, written = self._traffic.rates_since(before)
         return SystemSample(
             host=self._host,
@@ -64,7 +67,8 @@ class SystemSampler:
         return names is None or str(gpu.number) in names or gpu.uuid in names
 
     def _worker_samples(self, workers: Mapping[int, int]) -> Iterator[WorkerSample]:
-        known, self._processes = self._processes, {}
+        known = self._processes
+        self._processes = {}
         for pid, rank in sorted(workers.items(), key=lambda each: each[1]):
             with suppress(psutil.Error):  # it has exited
                 process = known.get(pid) or psutil.Process(pid)

@@ -57,14 +57,16 @@ def _mistake(
 
 def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
     """What is wrong with the value at `path`."""
-    kind, got = mistake["type"], mistake.get("input")
+    kind = mistake["type"]
+    got = mistake.get("input")
     if kind == "withheld":  # what was given may be a secret
         return str(mistake["msg"])
     if kind == "value_error":  # one of ours, complete already
         return str(mistake["ctx"]["error"])
     if kind.startswith("union_tag"):
         *others, last = map(repr, keys.words(values)[_dotted(path)])
-        message, got = f"Input should be {', '.join(others)} or {last}", mistake["ctx"].get("tag")
+        message = f"Input should be {', '.join(others)} or {last}"
+        got = mistake["ctx"].get("tag")
     elif kind in ("dict_type", "model_type", "model_attributes_type"):
         message = "Input should be a mapping of keys to values"
     else:

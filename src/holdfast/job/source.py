@@ -73,7 +73,8 @@ class YamlSource:
 
     def line(self, path: Path) -> int | None:
         """The line of the value at `path`, or of the innermost part around it in the file."""
-        node, line = self._root, None
+        node = self._root
+        line = None
         for part in path:
             entry = _entry(node, part)
             if entry is None:

@@ -251,7 +251,9 @@ class TrainRequest(RunKeys):
         """
         self.check_hosts()
         self._check_balance()
-        workers, threads, shards = self.workers, self.threads_per_worker, self.shards
+        workers = self.workers
+        threads = self.threads_per_worker
+        shards = self.shards
         if workers == AUTO:
             if begun is None:
                 raise JobError("only a training run measures workers=auto; give a number")

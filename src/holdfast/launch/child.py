@@ -69,7 +69,9 @@ class Child:
     def __init__(
         self, process: Process, log: Path, begin: int = 0, pidfd: int | None = None
     ) -> None:
-        self._process, self._log, self._begin = process, log, begin
+        self._process = process
+        self._log = log
+        self._begin = begin
         self._stopped_since = math.inf
         self._pidfd = os.pidfd_open(process.pid) if pidfd is None else pidfd
         self._open = ExitStack()

@@ -64,7 +64,8 @@ class ForkServer:
         self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
         self._output = spawned.output
         self._inbox = _Inbox(Channel(spawned.socket))
-        self.variables, self.code = dict(variables), code
+        self.variables = dict(variables)
+        self.code = code
         self._prepare = [PrepareMessage(variables=self.variables)] if variables else []
         self._prepare += [PrepareMessage(imports=tuple(imports))] if imports else []
         if code is not None:

@@ -99,7 +99,8 @@ class _Control:
 
 class _Server:
     def __init__(self, owner: Channel, entry: Any) -> None:
-        self._owner, self._entry = owner, entry
+        self._owner = owner
+        self._entry = entry
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
         self._agents: list[_Agent] = []

@@ -63,7 +63,9 @@ class _Direct:
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._is_on, self._is_known = fd, False, True
+        self._fd = fd
+        self._is_on = False
+        self._is_known = True
 
     def set(self, *, is_wanted: bool) -> None:
         """Read and write directly from now on, if that is wanted and possible."""

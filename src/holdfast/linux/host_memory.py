@@ -49,7 +49,8 @@ def available(root: Path = ROOT) -> Available:
     limits = [Available(machine, "this machine's memory")]
     for group in groups("memory", root):
         for limit_file, usage_file in _LIMITS:
-            limit, usage = _number(group / limit_file), _number(group / usage_file)
+            limit = _number(group / limit_file)
+            usage = _number(group / usage_file)
             if limit is not None and usage is not None:
                 stat = _table(group / "memory.stat")
                 cache = stat.get("total_inactive_file", stat.get("inactive_file", 0))
@@ -77,13 +78,16 @@ class OomKills:
     """
 
     def __init__(self) -> None:
-        self._count, self._risen_at = oom_kills(), -math.inf
+        self._count = oom_kills()
+        self._risen_at = -math.inf
 
     def look(self) -> bool:
         """Whether a process was OOM-killed within the last OOM_ATTRIBUTION_S."""
-        count, now = oom_kills(), time.monotonic()
+        count = oom_kills()
+        now = time.monotonic()
         if count > self._count:
-            self._count, self._risen_at = count, now
+            self._count = count
+            self._risen_at = now
         return now - self._risen_at < OOM_ATTRIBUTION_S
 
 

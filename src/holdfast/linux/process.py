@@ -25,7 +25,8 @@ class Process:
     """
 
     def __init__(self, pid: int, pidfd: int) -> None:
-        self.pid, self._pidfd = pid, pidfd
+        self.pid = pid
+        self._pidfd = pidfd
         weakref.finalize(self, os.close, pidfd)
 
     @classmethod

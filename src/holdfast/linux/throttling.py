@@ -37,7 +37,8 @@ class Throttling:
             self._read_at = now
             own = lines(self._root / "proc/self/cgroup")
             if own != self._own:  # to find the groups takes longer than to read them
-                self._own, self._groups = own, list(groups("cpu", self._root))
+                self._own = own
+                self._groups = list(groups("cpu", self._root))
             counted = {group: _throttled_ns(group) for group in self._groups}
             # A process may be moved to another group, whose count began before.
             rises = [count - self._counted.get(group, count) for group, count in counted.items()]

@@ -23,10 +23,14 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+        self.dropout = dropout
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Float32[B, T, D] to the same shape."""
@@ -68,7 +72,8 @@ class Gpt(nn.Module):
         gradient_checkpointing: bool,
     ) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         for parameter in self.parameters():

@@ -98,9 +98,11 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.stem = _large_stem(channels, width) if large else _small_stem(channels, width)
-        stages, width_in = [], width
+        stages = []
+        width_in = width
         for stage, depth in enumerate(depths):
-            blocks, stage_width = [], width * 2**stage
+            blocks = []
+            stage_width = width * 2**stage
             for place in range(depth):
                 stride = 2 if stage > 0 and place == 0 else 1
                 blocks.append(block(width_in, stage_width, stride))

@@ -33,11 +33,15 @@ class Follower:
     """
 
     def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
-        path, counts_steps = directory.path, directory.job.records_progress
-        self._sinks, self._state = sinks, STARTING
+        path = directory.path
+        counts_steps = directory.job.records_progress
+        self._sinks = sinks
+        self._state = STARTING
         self._metrics = path / METRICS if counts_steps else None
-        self._events, self._news = Tail(path / EVENTS), list[dict[str, Any]]()
-        self._steps, self._has_steps = StepTail(path / METRICS), False
+        self._events = Tail(path / EVENTS)
+        self._news = list[dict[str, Any]]()
+        self._steps = StepTail(path / METRICS)
+        self._has_steps = False
         kept = json_lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
         self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
@@ -60,7 +64,8 @@ class Follower:
             self._news += self._events()
             known = self._known_steps() if self._news or self._tracker.is_open else []
             steps = self._new_steps()
-            news, self._news = self._news, []
+            news = self._news
+            self._news = []
             for line in _in_order(news, steps):
                 for sink in self._sinks:
                     sink.on_line(line)

@@ -91,7 +91,8 @@ class Losses(NamedTuple):
 
     def within(self, seconds: float) -> Losses:
         """These losses, as far as `seconds` can hold them."""
-        left, kept = max(0.0, seconds), []
+        left = max(0.0, seconds)
+        kept = []
         for each in self:
             kept.append(min(max(0.0, each), left))
             left -= kept[-1]
@@ -177,7 +178,8 @@ def attribute(steps: CommittedSteps, moments: Iterable[Moment]) -> dict[Cause, f
     if not starts or min(known) < starts[0].at:  # the event of the first start is missing
         places = [-1, *places]
         starts = [Moment(at=min(known), kind=Kind.STARTED), *starts]
-    first, ended = 0, starts[0].at
+    first = 0
+    ended = starts[0].at
     for number, (start, place) in enumerate(zip(starts, places, strict=True)):
         spent[Cause.STOPPED] += max(0.0, start.at - ended)
         is_last = number == len(starts) - 1
@@ -202,13 +204,17 @@ class _Attempt:
     def __init__(
         self, steps: CommittedSteps, rows: range, start: Moment, spent: dict[Cause, float]
     ) -> None:
-        self._steps, self._rows, self._spent = steps, rows, spent
-        self._start, self._members = start, start.workers
+        self._steps = steps
+        self._rows = rows
+        self._spent = spent
+        self._start = start
+        self._members = start.workers
         self._changed: frozenset[int] = frozenset()  # rows before which the workers changed
 
     def attribute(self, moments: Sequence[Moment], *, is_last: bool) -> float:
         """Add the seconds of the attempt; returns when it ended."""
-        rows, at = self._rows, self._steps.at
+        rows = self._rows
+        at = self._steps.at
         before: dict[int, list[Moment]] = {}
         for each in moments:
             row = bisect_left(at, each.at, rows.start, rows.stop)
@@ -235,7 +241,8 @@ class _Attempt:
         return self._steps.at[row - 1] if row > self._rows.start else self._start.at
 
     def _add_useful(self, seconds: float) -> None:
-        asked, here = self._start.workers, self._members
+        asked = self._start.workers
+        here = self._members
         missing = max(0.0, 1 - here / asked) if asked and here else 0.0
         self._spent[Cause.FEWER_WORKERS] += seconds * missing
         self._spent[Cause.USEFUL] += seconds * (1 - missing)
@@ -260,7 +267,8 @@ class _Attempt:
             *range(row - 1, max(self._rows.start, row - 1 - NEAR_STEPS), -1),
             *range(row + 1, min(self._rows.stop, row + 1 + NEAR_STEPS)),
         )
-        at, losses = self._steps.at, self._steps.losses
+        at = self._steps.at
+        losses = self._steps.losses
         pauses = losses[Cause.CHECKPOINT], losses[Cause.EVALUATION]
         times = [
             max(0.0, at[each] - at[each - 1] - sum(pause[each] for pause in pauses))
@@ -280,7 +288,8 @@ class _Attempt:
         """Add the time to the first step of the attempt; returns up to when that was added: if
         something failed on the way, only until workers were ready for the first time.
         """
-        begin, end = self._start.at, self._steps.at[row]
+        begin = self._start.at
+        end = self._steps.at[row]
         ready = next((each for each in moments if each.kind is Kind.RESUMED), None)
         if ready is not None:
             self._members = ready.workers
@@ -300,10 +309,12 @@ class _Attempt:
 
         begin ── fault ── found ── resumed ── the commit of `row`
         """
-        end, usual = self._steps.at[row], self._usual_s(row)
+        end = self._steps.at[row]
+        usual = self._usual_s(row)
         resumed = [each for each in moments if each.kind is Kind.RESUMED]
         self._members = resumed[-1].workers
-        ready, step = resumed[-1].at, min(each.step for each in resumed)
+        ready = resumed[-1].at
+        step = min(each.step for each in resumed)
         after = self._add_pauses(row, end - ready)
         useful = min(after, usual)
         after -= useful
@@ -362,7 +373,8 @@ class _Attempt:
         begin = self._begin(rows.stop)
         if not moments:
             return begin
-        end, kinds = max(begin, moments[-1].at), {each.kind for each in moments}
+        end = max(begin, moments[-1].at)
+        kinds = {each.kind for each in moments}
         if not rows:
             self._spent[Cause.INITIALIZATION] += end - begin
         elif Kind.FAILURE in kinds and Kind.ENDED not in kinds:
@@ -378,7 +390,8 @@ class _Attempt:
 
     def _add_last_pauses(self, begin: float, moments: Sequence[Moment]) -> float:
         """Add the evaluation and the checkpoint after the last step; returns when they ended."""
-        rows, steps = self._rows, self._steps
+        rows = self._rows
+        steps = self._steps
         last = steps.step[rows.stop - 1] if rows else 0
         saved = [each.at for each in moments if each.kind is Kind.SAVED and each.step == last]
         if not rows or not saved:

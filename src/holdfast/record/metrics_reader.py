@@ -104,11 +104,13 @@ class MetricsReader:
     """
 
     def __init__(self, path: Path, steps: Steps) -> None:
-        self._path, self._steps = path, steps
+        self._path = path
+        self._steps = steps
         self.evaluations: list[Evaluation] = []
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # step and line
         self._marks = [_Mark(0, b"", 0, 0)]
-        self.share, self._is_cut_short = 1.0, False
+        self.share = 1.0
+        self._is_cut_short = False
 
     def refresh(self, limit_s: float = inf) -> bool:
         """Read what is new; returns whether anything is.
@@ -150,7 +152,8 @@ class MetricsReader:
     def _read(self, file: BinaryIO, deadline: float) -> bool:
         begin = position = self._marks[-1].position
         file.seek(position)
-        rest, self._is_cut_short = b"", False
+        rest = b""
+        self._is_cut_short = False
         while block := file.read(BLOCK_BYTES):
             block = rest + block
             *lines, rest = block.split(b"\n")
@@ -219,7 +222,9 @@ class MetricsReader:
 
     def _new(self, read: list[_Line], lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
         """The steps that come after those before them, and their lines."""
-        newest, found, kept = self._steps.newest, list[_Line](), list[bytes]()
+        newest = self._steps.newest
+        found = list[_Line]()
+        kept = list[bytes]()
         for each, line in zip(read, lines, strict=True):
             if each.loss is not UNSET and each.evaluation is None and each.step > newest:
                 newest = each.step
@@ -232,7 +237,8 @@ def _decoded(lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
     """What is in the lines that can be read, and these."""
     with suppress(*_NOT_READABLE):
         return list(map(_LINE.decode, lines)), lines
-    found, kept = list[_Line](), list[bytes]()
+    found = list[_Line]()
+    kept = list[bytes]()
     for line in lines:
         with suppress(*_NOT_READABLE):
             found.append(_LINE.decode(line))

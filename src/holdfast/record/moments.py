@@ -28,7 +28,8 @@ def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
         events: The lines of `events.jsonl` that `is_event` accepts.
     """
     for event in events:
-        at, name = float(event["time_unix_s"]), event["event"]
+        at = float(event["time_unix_s"])
+        name = event["event"]
         match event:
             case {"event": "run-started", "workers": int(workers)}:
                 yield Moment(at=at, kind=Kind.STARTED, workers=workers)

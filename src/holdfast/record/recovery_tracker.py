@@ -72,7 +72,8 @@ class RecoveryTracker:
     """
 
     def __init__(self, number: int = 0, *, counts_steps: bool = True) -> None:
-        self._number, self._counts_steps = number, counts_steps
+        self._number = number
+        self._counts_steps = counts_steps
         self._open: _Open | None = None
         self._began_at = 0.0
         self._members: tuple[int, ...] = ()
@@ -102,7 +103,8 @@ class RecoveryTracker:
             case None:
                 return self._on_step(entry)
             case "run-started":
-                self._began_at, self._members = _time(entry), ()
+                self._began_at = _time(entry)
+                self._members = ()
                 self._hangs.clear()
                 self._observed.clear()
             case "fault-injected":
@@ -131,7 +133,8 @@ class RecoveryTracker:
 
     def _note_fault(self, fault: Entry) -> None:
         """Note an injected fault; its effect may have been found before."""
-        who, known = _who(fault), self._open
+        who = _who(fault)
+        known = self._open
         if known is not None:
             for index, cause in enumerate(known.causes):
                 if cause.who == who and not cause.injected_fault:
@@ -152,7 +155,8 @@ class RecoveryTracker:
             self._open.forked_at = _time(event)
 
     def _on_worker_exit(self, event: Entry) -> None:
-        rank, pid = event["rank"], event["pid"]
+        rank = event["rank"]
+        pid = event["pid"]
         hung, stack = (
             self._hangs.pop((name, pid), None) for name in ("worker-hung", "worker-stack")
         )
@@ -239,12 +243,16 @@ class RecoveryTracker:
         """Complete the report, if one is open; `step` is the first that was committed since."""
         if self._open is None:
             return None
-        recovery, self._open = self._open, None
+        recovery = self._open
+        self._open = None
         self._number += 1
         last_step = max(recovery.last_step, self._newest_step)
-        start, restored, members = last_step, False, self._members
+        start = last_step
+        restored = False
+        members = self._members
         if recovery.resumed is not None:
-            start, restored = recovery.resumed["step"], recovery.resumed["from_checkpoint"]
+            start = recovery.resumed["step"]
+            restored = recovery.resumed["from_checkpoint"]
             members = tuple(recovery.resumed["members"])
         if restored and step is not None:
             start = step - 1  # a newer checkpoint may have been rejected
@@ -276,7 +284,8 @@ class RecoveryTracker:
 
     def _whereabouts(self, recovery: _Open) -> tuple[Whereabouts, ...]:
         """Where the workers were, if the others had to wait until the failure was found."""
-        found, self._observed = self._observed, {}
+        found = self._observed
+        self._observed = {}
         causes = recovery.causes
         silent = [each for each in causes if each.who == _HOST or each.what.startswith("hung")]
         # An event of another host may come so late that it belongs to the recovery before.
@@ -306,7 +315,8 @@ def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
 
 def _what(exited: Entry) -> str:
     """What happened to a worker, without its name; our own errors are sentences of their own."""
-    cause, name = str(exited["cause"]), f"rank {exited['rank']} "
+    cause = str(exited["cause"])
+    name = f"rank {exited['rank']} "
     if not exited["error"] or cause.startswith(name):
         return cause.removeprefix(name)
     return f"raised {exited['error']}: {cause}"

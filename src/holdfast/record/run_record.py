@@ -124,7 +124,8 @@ class RunRecord:
     def __init__(self, path: Path, slice_s: float = inf) -> None:
         if not path.is_dir():
             raise JobError(f"{path} contains no run; pass the directory of one")
-        self.path, self._slice_s = path, slice_s
+        self.path = path
+        self._slice_s = slice_s
         verified = self.job.verify.recompute if isinstance(self.job, TrainJob) else 0.0
         self.steps = Steps(verified)
         self.events: list[Event] = []
@@ -139,7 +140,8 @@ class RunRecord:
         self._events, self._recoveries, self._system = (
             Tail(path / name, whole=True) for name in (EVENTS, RECOVERIES, SYSTEM)
         )
-        self._workers_of, self._workers = self._version, dict[int, list[dict[str, float]]]()
+        self._workers_of = self._version
+        self._workers = dict[int, list[dict[str, float]]]()
         self._goodput: tuple[tuple[float, ...], Goodput] | None = None
         self._longest = (0, 0.0)  # of how many steps, and their longest time
         self._started_at = self._result_at = 0.0  # of the newest attempt, and of the result
@@ -224,7 +226,8 @@ class RunRecord:
     def _place(self, rank: int, host: str, at: float) -> None:
         """Note that a worker runs on a host; the files of several hosts overlap."""
         if at >= self._placed_at.get(rank, 0.0):
-            self.hosts[rank], self._placed_at[rank] = host, at
+            self.hosts[rank] = host
+            self._placed_at[rank] = at
 
     def _refresh_result(self) -> None:
         """Read the result, unless it is that of an attempt before the newest."""
@@ -331,7 +334,8 @@ class RunRecord:
     def _attributed(self) -> Goodput:
         evaluated = self.evaluations[-1].step if self.evaluations else 0
         seconds = attribute(self.steps.committed(evaluated), moments_of(self.events))
-        total, samples = sum(seconds.values()), sum(self.steps.columns["samples"])
+        total = sum(seconds.values())
+        samples = sum(self.steps.columns["samples"])
         return Goodput(
             seconds=seconds, total_s=total, samples_per_s=samples / total if total else 0.0
         )
@@ -339,7 +343,8 @@ class RunRecord:
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
     """Whether a line of `system.jsonl` is a whole sample."""
-    gpus, workers = line.get("gpus", []), line.get("workers", [])
+    gpus = line.get("gpus", [])
+    workers = line.get("workers", [])
     return (
         isinstance(line.get("host"), str)
         and isinstance(line.get("time_unix_s"), int | float)

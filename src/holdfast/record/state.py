@@ -83,7 +83,8 @@ def state_of(
     if is_held:
         if not counts_steps and current:
             resumed = (event for event in current if event["event"] == "generation-started")
-            last_step_at, longest_step_s = next(resumed, {}).get("time_unix_s"), inf
+            last_step_at = next(resumed, {}).get("time_unix_s")
+            longest_step_s = inf
         return _current(current, last_step_at, longest_step_s, now)
     if not current:
         return RunState(name=StateName.STARTING, reason="it has no event yet")

@@ -93,7 +93,8 @@ class Steps:
         self.logged: dict[str, array[float]] = {}
         self.workers: list[tuple[int, Workers]] = []
         self._arrays: dict[str, npt.NDArray[np.float64]] = {}
-        self._stride, self._batch = 1, 0
+        self._stride = 1
+        self._batch = 0
         self._shares = Losses()  # of the newest step whose workers are known
 
     def __len__(self) -> int:
@@ -106,7 +107,8 @@ class Steps:
 
     def extend(self, new: NewSteps) -> None:
         """Add steps. One without a time counts as committed with the one before."""
-        first, times = len(self), new.columns["at"]
+        first = len(self)
+        times = new.columns["at"]
         last = self.columns["at"][-1] if first else times[0]
         at = list(accumulate(times, max, initial=last))  # max skips nan
         gaps = list(map(sub, at[1:], at))
@@ -117,7 +119,8 @@ class Steps:
             column.extend(array(column.typecode, values))  # faster than a list
         self._log(first, new.logged)
         self._batch = max(self._batch, *new.columns["samples"])
-        paused, place = sorted(new.pauses), 0
+        paused = sorted(new.pauses)
+        place = 0
         while place < len(gaps):
             if place in new.pauses or self._is_kept(first + place):
                 self._measure(first, place, gaps[place], new)
@@ -133,8 +136,10 @@ class Steps:
 
     def _measure(self, first: int, place: int, gap: float, new: NewSteps) -> None:
         """Add what a step has lost by the times of its workers, and keep these."""
-        workers, pauses = new.workers(place), new.pauses.get(place, Losses())
-        row, losses = first + place, pauses
+        workers = new.workers(place)
+        pauses = new.pauses.get(place, Losses())
+        row = first + place
+        losses = pauses
         if place in new.pauses:
             self.pauses[row] = pauses
         if workers:
@@ -218,7 +223,8 @@ class Steps:
             return Series(step=[], at=[], low=[], high=[], mean=[])
         values = self.array(name)[first:end]
         edges = np.unique(np.linspace(0, end - first, min(points, end - first) + 1).astype(int))
-        starts, stops = edges[:-1], edges[1:]
+        starts = edges[:-1]
+        stops = edges[1:]
         counts = np.add.reduceat((~np.isnan(values)).astype(float), starts)
         sums = np.add.reduceat(np.nan_to_num(values), starts)
         return Series(

@@ -9,7 +9,9 @@ from typing import Final
 
 MISSING: Final = "–"
 NBSP: Final = "\N{NO-BREAK SPACE}"
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MINUTE = 60
+_HOUR = 3600
+_DAY = 86400
 _BYTES: Final = ("B", "kB", "MB", "GB", "TB")
 
 

@@ -184,7 +184,8 @@ class StepTail:
         with self._path.open("rb") as file:
             file.seek(self._position - len(self._mark))
             if file.read(len(self._mark)) != self._mark:
-                self._position, self._mark = self._before_new(), b""
+                self._position = self._before_new()
+                self._mark = b""
             file.seek(self._position)
             whole = file.read()
         whole = whole[: whole.rfind(b"\n") + 1]
@@ -225,7 +226,8 @@ class StepFile:
                 file.write(b"".join(json.dumps(value).encode() + b"\n" for value in new))
 
     def _is_new(self, value: Mapping[str, Any]) -> bool:
-        kind, step = "loss" if "loss" in value else "evaluation", value.get("step")
+        kind = "loss" if "loss" in value else "evaluation"
+        step = value.get("step")
         if not isinstance(step, int) or step <= self._newest[kind]:
             return False
         self._newest[kind] = step
@@ -257,7 +259,9 @@ def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
         return []
     for reach in (TAIL_BYTES, path.stat().st_size):
         start = max(0, path.stat().st_size - reach)
-        end, first, kept = start, step, list[dict[str, Any]]()
+        end = start
+        first = step
+        kept = list[dict[str, Any]]()
         for line_end, value in _lines(path, start):
             if value is None or not isinstance(value.get("step"), int):
                 continue  # torn, or not ours

@@ -143,8 +143,10 @@ class RunPaths:
     """
 
     def __init__(self, path: Path, job: Job) -> None:
-        self.path, self.job = path, job
-        self.checkpoints, self.logs = path / "checkpoints", path / "logs"
+        self.path = path
+        self.job = job
+        self.checkpoints = path / "checkpoints"
+        self.logs = path / "logs"
 
 
 class RunDirectory(RunPaths):

@@ -58,10 +58,12 @@ def request_stacks(pidfd: int, path: Path, number: signal.Signals | int = SIGNAL
 
 def await_stacks(begins: Mapping[Path, int], timeout_s: float) -> None:
     """Wait until each file has grown beyond where its stacks begin, and grows no more."""
-    deadline, sizes = time.monotonic() + timeout_s, dict(begins)
+    deadline = time.monotonic() + timeout_s
+    sizes = dict(begins)
     while time.monotonic() < deadline:
         time.sleep(POLL_S)
-        before, sizes = sizes, {path: _size(path) for path in begins}
+        before = sizes
+        sizes = {path: _size(path) for path in begins}
         if sizes == before and all(sizes[path] > begin for path, begin in begins.items()):
             return
 

@@ -64,9 +64,14 @@ class CoordinatorProcess:
         public: str = "",
         has_own_host: bool = True,
     ) -> None:
-        self._public, self._has_own_host, self._forks = public, has_own_host, forks
+        self._public = public
+        self._has_own_host = has_own_host
+        self._forks = forks
         self._link: CoordinatorLink[RunRequestMessage, RunStateMessage] | None = None
-        self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
+        self._directory = directory
+        self._attempt = attempt
+        self._log = log
+        self._exits = exits
         self._request = RunRequestMessage(watch=watch)
         self.state: RunStateMessage | None = None
         self.has_begun = False
@@ -115,7 +120,8 @@ class CoordinatorProcess:
 
     def await_end(self, timeout_s: float) -> bool:
         """Wait this long for the run to be over; returns whether it is."""
-        deadline, news = time.monotonic() + timeout_s, select.poll()
+        deadline = time.monotonic() + timeout_s
+        news = select.poll()
         if self._link is not None:
             news.register(self._link, select.POLLIN)
         while not self.is_over and (left_s := deadline - time.monotonic()) > 0:

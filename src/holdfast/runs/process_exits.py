@@ -21,7 +21,8 @@ class ProcessExits:
     """
 
     def __init__(self, job: Job, log: EventLog) -> None:
-        self._log, self._limits = log, job.restarts
+        self._log = log
+        self._limits = job.restarts
         self._window = SlidingWindow(job.restarts.limit, job.restarts.window_s)
 
     def note(self, what: str, child: Child) -> None:

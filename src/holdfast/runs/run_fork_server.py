@@ -33,7 +33,8 @@ def fork_server(
         code: The job's task, if it comes by value.
         run_dir: A run directory, which may hold sources that came from another host.
     """
-    needed, named = reference.of_job(job), _named(job, code)
+    needed = reference.of_job(job)
+    named = _named(job, code)
     if run_dir is not None:
         needed = [located(each, run_dir) for each in needed]
     return ForkServer(spawned or spawn(WORKER), needed, job.library_variables, named)
@@ -66,12 +67,15 @@ class RunForkServer:
         code: bytes | None,
     ) -> None:
         self._code = code
-        self._directory, self._log, self._exits = directory, log, exits
+        self._directory = directory
+        self._log = log
+        self._exits = exits
         self._lent = given if isinstance(given, ForkServer) else None
         self._has_begun = False
         self._tolerated: Child | None = None
         self._oom_kills = OomKills()
-        job, lent = directory.job, self._lent
+        job = directory.job
+        lent = self._lent
         has_all = lent is not None and lent.variables == job.library_variables
         if lent is not None and has_all and (code is None or lent.code == _named(job, code)):
             self.current = lent
@@ -123,7 +127,8 @@ class RunForkServer:
         """
         if self.current.process.status is not None:
             self.tolerate_end()
-            ended, self.current = self.current, self._start(None)
+            ended = self.current
+            self.current = self._start(None)
             self._end(ended)
 
     def close(self) -> None:

@@ -48,8 +48,12 @@ class RunSupervisor:
         log: EventLog,
         controls: Controls,
     ) -> None:
-        self._directory, self._hosts, self._coordinator = directory, hosts, coordinator
-        self._follower, self._log, self._controls = follower, log, controls
+        self._directory = directory
+        self._hosts = hosts
+        self._coordinator = coordinator
+        self._follower = follower
+        self._log = log
+        self._controls = controls
         self._stop_deadline: float | None = None
         self._owned = ExitStack()
         self._owned.callback(hosts.close)

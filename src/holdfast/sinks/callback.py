@@ -45,7 +45,8 @@ class Callback(Sink):
     """
 
     def __init__(self, on_event: OnEvent | None, stop: Callable[[], None]) -> None:
-        self._on_event, self._stop = on_event, stop
+        self._on_event = on_event
+        self._stop = stop
         self._error: Exception | None = None
 
     def on_line(self, line: Mapping[str, Any]) -> None:

@@ -66,7 +66,8 @@ class Notifier(Sink):
     ) -> None:
         self._title = f"holdfast: {job.name}"
         self._services = {name: _service(name, environment.get(name)) for name in job.notify}
-        self._run_dir, self._tell = run_dir, tell
+        self._run_dir = run_dir
+        self._tell = tell
         self._under_way: list[_Sending] = []
 
     def on_progress(self, _: RunStateMessage) -> None:

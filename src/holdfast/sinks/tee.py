@@ -54,7 +54,8 @@ class Tee:
         for log in self._logs:
             *lines, log.begun = (log.begun + _read(log)).split(b"\n")
             if len(log.begun) > READ_BYTES:
-                lines, log.begun = [*lines, log.begun], b""
+                lines = [*lines, log.begun]
+                log.begun = b""
             yield from (_shown(log.rank, line) for line in lines)
 
     def last_lines(self) -> Iterator[str]:

@@ -81,7 +81,8 @@ class Pace:
         """Steps and samples a second; None until two steps have been seen."""
         if len(self._seen) < 2:
             return None
-        (start, step, samples), (end, last_step, last_samples) = self._seen[0], self._seen[-1]
+        (start, step, samples) = self._seen[0]
+        (end, last_step, last_samples) = self._seen[-1]
         return (last_step - step) / (end - start), (last_samples - samples) / (end - start)
 
 
@@ -104,7 +105,9 @@ class Terminal(Sink):
         clock: Callable[[], float] = time.monotonic,
         hint: str = "",
     ) -> None:
-        self._tee, self._logs, self._clock = tee, logs, clock
+        self._tee = tee
+        self._logs = logs
+        self._clock = clock
         self._console = console or PlainConsole(stderr=True)
         self._pace = Pace()
         self._bar: Progress | None = None
@@ -112,7 +115,8 @@ class Terminal(Sink):
             columns = BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task("", total=None)
-        self._printed_at, self._printed = clock(), ""
+        self._printed_at = clock()
+        self._printed = ""
         self._waiting_since: float | None = None
         self._printed_wait = ""
         self._evaluated = ""
@@ -184,10 +188,13 @@ class Terminal(Sink):
         return ""
 
     def _show(self, progress: Mapping[int, WorkerProgress], wait: str) -> None:
-        facts, step, total = "", 0, None
+        facts = ""
+        step = 0
+        total = None
         if progress:
             furthest = max(progress.values(), key=lambda worker: worker.step)
-            step, total = furthest.step, furthest.total_steps or None
+            step = furthest.step
+            total = furthest.total_steps or None
         now = self._clock()
         if progress and (furthest.total_steps or furthest.epochs):
             self._pace.note(now, step, max(worker.samples for worker in progress.values()))
@@ -206,7 +213,8 @@ class Terminal(Sink):
             if wait:
                 self._print(wait)
         elif facts and now - self._printed_at >= PLAIN_INTERVAL_S and facts != self._printed:
-            self._printed_at, self._printed = now, facts
+            self._printed_at = now
+            self._printed = facts
             self._print(facts)
 
     def _print(self, line: str) -> None:
@@ -215,7 +223,8 @@ class Terminal(Sink):
 
 def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float] | None) -> str:
     """How far the run is, how well, how fast, and what keeps some worker from training."""
-    step, total = furthest.step, furthest.total_steps
+    step = furthest.step
+    total = furthest.total_steps
     loss = "not finite" if furthest.loss is None else f"{furthest.loss:.4f}"
     facts = [
         f"epoch {furthest.epoch + 1}" + (f"/{furthest.epochs}" if furthest.epochs else ""),

@@ -36,7 +36,9 @@ class Classification:
                 "task classification needs images and a classifier, "
                 "such as data.name=digits model.name=mlp"
             )
-        self._optimizer, self._data, self._model = job.optimizer, job.data, job.model
+        self._optimizer = job.optimizer
+        self._data = job.data
+        self._model = job.model
 
     def model(self) -> nn.Module:
         splits = self._splits

@@ -62,7 +62,8 @@ def pack_folder(folder: Path) -> bytes:
 
 
 def _packed(base: Path, paths: Iterable[Path]) -> bytes:
-    packed, size_bytes = io.BytesIO(), 0
+    packed = io.BytesIO()
+    size_bytes = 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in paths:
             data = path.read_bytes()
@@ -86,7 +87,8 @@ def unpack(packed: bytes, run_dir: Path) -> None:
         ProtocolError: It is no such archive, is too large, or names a file outside of its folder.
         OSError: The disk is full, say.
     """
-    target, draft = run_dir / FOLDER, run_dir / f".{FOLDER}.draft"
+    target = run_dir / FOLDER
+    draft = run_dir / f".{FOLDER}.draft"
     for folder in (target, draft):
         shutil.rmtree(folder, ignore_errors=True)
     if not packed:
@@ -105,7 +107,8 @@ def unpack(packed: bytes, run_dir: Path) -> None:
 
 def located(reference: str, run_dir: Path) -> str:
     """A reference to code that came from another host, where this host has it; else the same."""
-    folder, (place, _, name) = run_dir / FOLDER, reference.rpartition(":")
+    folder = run_dir / FOLDER
+    (place, _, name) = reference.rpartition(":")
     if not (place and folder.is_dir()):
         return reference
     own = Path(place).name if place.endswith(".py") else place

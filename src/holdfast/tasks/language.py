@@ -43,7 +43,9 @@ class LanguageModelling:
         ):
             names = " or ".join(self._MODELS)
             raise JobError(f"task {job.task} needs data.name=text and model.name={names}")
-        self._data, self._model, self._optimizer = job.data, job.model, job.optimizer
+        self._data = job.data
+        self._model = job.model
+        self._optimizer = job.optimizer
 
     def model(self) -> nn.Module:
         return models.build_language_model(self._model, context=self._data.length)

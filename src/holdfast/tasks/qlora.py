@@ -26,7 +26,8 @@ from holdfast.models import mistral
 from holdfast.tasks import optimizers
 from holdfast.tasks.task import FrozenTensors
 
-_WEIGHTS, _TOKENS = "mistral", "tokens"
+_WEIGHTS = "mistral"
+_TOKENS = "tokens"
 
 
 class QLora:
@@ -42,12 +43,15 @@ class QLora:
     def __init__(self, job: TrainJob) -> None:
         if not isinstance(job.data, TextData) or not isinstance(job.model, MistralSpec):
             raise JobError(f"task {job.task} needs data.name=text and model.name=mistral")
-        self._data, self._model, self._job = job.data, job.model, job
+        self._data = job.data
+        self._model = job.model
+        self._job = job
         self.tensors: Mapping[str, Mapping[str, torch.Tensor]] = {}
 
     def frozen(self) -> Iterator[FrozenTensors]:
         """The network's weights, and the text as tokens if a folder has a tokenizer."""
-        seed, cache = self._job.seed, self._model.cache
+        seed = self._job.seed
+        cache = self._model.cache
         yield FrozenTensors(
             name=_WEIGHTS,
             key=mistral.base_key(self._model, seed),

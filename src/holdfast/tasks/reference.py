@@ -126,7 +126,8 @@ def refuse_while_importing() -> None:
 
 def of(function: Callable[..., Any]) -> str | None:
     """The reference by which other processes find `function`; None if they cannot import it."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<>")
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", "<>")
     file = getattr(sys.modules.get(str(module)), "__file__", None)
     has_file = file is not None and Path(file).exists()  # standard input has the name <stdin>
     if module is None or "<" in name or (module == "__main__" and not has_file):

@@ -33,5 +33,6 @@ def new_request() -> CertificateRequest:
 
 def key_in_pem(key: ec.EllipticCurvePrivateKey) -> str:
     """A key in PEM (PKCS #8)."""
-    form, secrecy = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    secrecy = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, form, secrecy).decode()

@@ -60,7 +60,8 @@ class Channel:
         except (TimeoutError, BlockingIOError):
             return []
         except ConnectionResetError:
-            data, fds = b"", []
+            data = b""
+            fds = []
         finally:
             self._socket.settimeout(None)
         self._fds += fds
@@ -95,7 +96,8 @@ class Channel:
         """
         if len(self._fds) < count:
             raise ProtocolError(f"expected {count} descriptors with a message")
-        taken, self._fds = self._fds[:count], self._fds[count:]
+        taken = self._fds[:count]
+        self._fds = self._fds[count:]
         return taken
 
     def close(self) -> None:

@@ -44,14 +44,17 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
         call: Callable[[grpc.Channel], Any],
         credentials: Credentials | None = None,
     ) -> None:
-        self._address, self._call, self._credentials = address, call, credentials
+        self._address = address
+        self._call = call
+        self._credentials = credentials
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._changed = threading.Condition()
         self._said: tuple[int, Outgoing | None] = (0, None)
         self._heard: Incoming | None = None
         self._refusal: str | None = None
         self._broken_since: float | None = None
-        self._stream, self._closing = 0, False
+        self._stream = 0
+        self._closing = False
         self._replies: Any = None
         self._thread = threading.Thread(target=self._keep, name="holdfast-link", daemon=True)
         self._thread.start()
@@ -85,7 +88,8 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
             if self._heard is None:
                 return None
             os.eventfd_read(self._wake)
-            heard, self._heard = self._heard, None
+            heard = self._heard
+            self._heard = None
             return heard
 
     def close(self) -> None:
@@ -128,7 +132,8 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
         with self._changed:
             if self._heard is None and not self._closing:
                 os.eventfd_write(self._wake, 1)
-            self._heard, self._broken_since = message, None
+            self._heard = message
+            self._broken_since = None
 
     def _outgoing(self, stream: int) -> Iterator[Outgoing]:
         """The messages for one stream, until it ends."""

@@ -65,8 +65,11 @@ class AgentLink:
         numerics: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.tunnel = tunnel
-        self._status, self._arena, self._channel = status, arena, channel
-        self._address, self._numerics = address, dict(numerics)
+        self._status = status
+        self._arena = arena
+        self._channel = channel
+        self._address = address
+        self._numerics = dict(numerics)
         self._eviction_in = 0
 
     def await_resume(self, committed: int | None) -> ResumeMessage:

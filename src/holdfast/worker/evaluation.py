@@ -55,8 +55,12 @@ class Evaluator:
         batch_size: int,
         device: torch.device,
     ) -> None:
-        self._group, self._status, self._modules = context.group, context.status, modules
-        self._num_shards, self._batch_size, self._device = num_shards, batch_size, device
+        self._group = context.group
+        self._status = context.status
+        self._modules = modules
+        self._num_shards = num_shards
+        self._batch_size = batch_size
+        self._device = device
 
     def evaluate(
         self, shards: range, source: Source, measure: Measure, tally: Tally, step: int

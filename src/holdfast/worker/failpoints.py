@@ -41,7 +41,8 @@ class Failpoints:
     """
 
     def __init__(self, requests: FaultRequests, status: WorkerStatus) -> None:
-        self._requests, self._status = requests, status
+        self._requests = requests
+        self._status = status
 
     def at_step(self, replica: Replica) -> None:
         """Exit, raise, be slow or corrupt the replica, before anything of a step is computed."""

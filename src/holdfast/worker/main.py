@@ -48,7 +48,8 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
         socket_fd: A connected Unix socket to the agent.
     """
     spec = FORK_SPEC.validate_json(config)
-    channel, arena = Channel(socket.socket(fileno=socket_fd)), Arena(arena_fd)
+    channel = Channel(socket.socket(fileno=socket_fd))
+    arena = Arena(arena_fd)
     if isinstance(spec, WriterSpec):
         return writer_process.run(spec, arena, channel)
     if spec.share is not None:

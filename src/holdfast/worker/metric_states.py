@@ -182,7 +182,8 @@ class _Outputs:
     """All that was measured, for a function."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self._name, self._function = name, function
+        self._name = name
+        self._function = function
         self._batches: list[tuple[torch.Tensor, ...]] = []
 
     def fresh(self) -> Self:

@@ -42,7 +42,8 @@ class Metrics:
         self._lines: json_lines.JsonLines | None = None
         self._transferred: dict[str, float] = {}  # the newest, until it is written
         self._evaluated_step = -1
-        self._samples, self._seconds = 0, 0.0
+        self._samples = 0
+        self._seconds = 0.0
         self._last_step_at: float | None = None
 
     def set_writing(self, progress: Progress, *, writes: bool) -> None:

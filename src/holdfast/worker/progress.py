@@ -53,7 +53,9 @@ class Evaluations:
 
     def begin_step(self) -> None:
         """Note that a step was committed."""
-        self.previous_best, self.results, self.calls = self.best, [], 0
+        self.previous_best = self.best
+        self.results = []
+        self.calls = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -152,7 +154,8 @@ class Progress:
         self.step += 1
         if self.loss_scale is not None:
             self.loss_scale = self.loss_scale.after(is_finite=not skipped)
-        self.loss, self.record = loss, record
+        self.loss = loss
+        self.record = record
         self.evaluations.begin_step()
         self.followup = Followup(pending=True, requests=requests)
 
@@ -160,7 +163,8 @@ class Progress:
     def work_done(self) -> int:
         """Rises with all that workers do together between two steps."""
         evaluated = len(self.evaluations.before_loop) + len(self.evaluations.results)
-        is_saved, is_done = self.saved_step == self.step, not self.followup.pending
+        is_saved = self.saved_step == self.step
+        is_done = not self.followup.pending
         return evaluated << 2 | is_saved << 1 | is_done
 
     def replace(self, other: Self) -> None:
@@ -175,8 +179,10 @@ class Progress:
         calls = self.evaluations.calls
         if self.followup.pending and not leader.followup.pending:
             calls = leader.followup.calls
-        self.saved_step, self.deferred = leader.saved_step, leader.deferred
-        self.evaluations, self.followup = leader.evaluations, leader.followup
+        self.saved_step = leader.saved_step
+        self.deferred = leader.deferred
+        self.evaluations = leader.evaluations
+        self.followup = leader.followup
         self.evaluations.calls = calls
 
     def to_json(self) -> dict[str, Any]:

@@ -52,8 +52,10 @@ class Session:
     """A worker's view of the run."""
 
     def __init__(self, job: TrainJob, member: Member) -> None:
-        self._job, self._member = ReadJob.of(job), member
-        self._hooks, self._followups = CommitHooks(), Followups(member)
+        self._job = ReadJob.of(job)
+        self._member = member
+        self._hooks = CommitHooks()
+        self._followups = Followups(member)
         self._main_only = MainOnly(member)
         self._loop: TrainingLoop | None = None
 
@@ -338,7 +340,8 @@ class Session:
         self._member.join_once()
         if self._loop is not None and self._loop.is_checking:
             return self._followups.newest  # the other members are not at this call
-        source, tally = source_of(data, collate), tally_of(metrics)
+        source = source_of(data, collate)
+        tally = tally_of(metrics)
         while True:
             try:
                 return self._followups.evaluate(source, measure, tally)

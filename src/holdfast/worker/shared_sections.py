@@ -80,8 +80,11 @@ class Sections:
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
-        self.verification, self.intact = at["verification"], IntactReplicas(arena, at["progress"])
-        self._root, self._slots, self._replicas = at["root"], at["slots"], at["replicas"]
+        self.verification = at["verification"]
+        self.intact = IntactReplicas(arena, at["progress"])
+        self._root = at["root"]
+        self._slots = at["slots"]
+        self._replicas = at["replicas"]
         offset = next(each.offset for each in layout.entries if each.name == "staging")
         self.staging = Staging(arena, at["staging"], arena.sections_start + offset)
         self.root = Slot(self._root, self.slot_layout)
@@ -93,7 +96,9 @@ class Sections:
             norms=at["norms"],
             times=at["times"],
         )
-        self.world_size, self.num_leaves, self.num_slots = world_size, num_leaves, num_slots
+        self.world_size = world_size
+        self.num_leaves = num_leaves
+        self.num_slots = num_slots
         self._size_bytes = layout.size_bytes
 
     @functools.cache  # noqa: B019  # lives as long as the process

@@ -60,7 +60,8 @@ def read_raw(path: Path, block: memoryview, *, direct: bool) -> None:
     if fd < 0:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        at, count = 0, len(block)
+        at = 0
+        count = len(block)
         while count == len(block):
             count = os.preadv(fd, [block], at)
             at += count

@@ -34,7 +34,8 @@ def row(runner: Runner, rounds: int) -> dict[str, Any]:
     Raises:
         HoldfastError: A run failed, or took no snapshot.
     """
-    without, kept = list[_Measured](), list[_Measured]()
+    without = list[_Measured]()
+    kept = list[_Measured]()
     for number in range(rounds):
         where = f"{runner.workload}, {runner.workers} workers, round {number + 1}"
         for keeps in (False, True) if number % 2 == 0 else (True, False):

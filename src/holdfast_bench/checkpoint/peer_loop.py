@@ -59,7 +59,9 @@ class _Loop:
     """
 
     def __init__(self, workload: str, system: str, folder: Path) -> None:
-        self._workload, self._system, self._folder = WORKLOADS[workload](), system, folder
+        self._workload = WORKLOADS[workload]()
+        self._system = system
+        self._folder = folder
         self._rank = dist.get_rank()
         torch.manual_seed(0)
         self._plain = self._workload.model()
@@ -82,7 +84,8 @@ class _Loop:
         taken = time.time()
         self.finish()
         state = state_of(self._plain, self._optimizer)
-        saving, finished = self._save_to(state, self._path()), Future[float]()
+        saving = self._save_to(state, self._path())
+        finished = Future[float]()
         saving.finished.add_done_callback(lambda _: finished.set_result(time.time()))
         self._pending = _Pending(step, taken, saving, finished, time.time() - taken)
 
@@ -132,7 +135,8 @@ def measure(loop: _Loop, schedule: Schedule, folder: Path) -> Window:
     """Train through a window."""
     sync_file_system(folder)
     dist.barrier()
-    num_before, began = len(loop.saves), 0.0
+    num_before = len(loop.saves)
+    began = 0.0
     for step in range(schedule.newest_save, schedule.last + 1):
         loop.train()
         if step == schedule.first:

@@ -117,7 +117,8 @@ class Window:
         """The mean age of the newest finished save, which is what a crash at a random moment would
         lose; counted from when there is one, seconds.
         """
-        area, counted_s = 0.0, 0.0
+        area = 0.0
+        counted_s = 0.0
         moments = [max(self.began_unix_s, save.finished_unix_s) for save in self.saves]
         for save, (since, until) in zip(
             self.saves, pairwise([*moments, self.finished_unix_s]), strict=True

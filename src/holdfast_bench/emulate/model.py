@@ -123,7 +123,8 @@ def fit(samples: Sequence[Sample], size_bytes: int, link_bytes_per_s: float) -> 
         link_bytes_per_s: The rate of a host's link.
     """
     beta = 2 / link_bytes_per_s
-    rows, targets = [], []
+    rows = []
+    targets = []
     for each in samples:
         own, shared = _sent(size_bytes, each.hosts)
         rows.append([size_bytes, float(each.hosts > 1), shared])

@@ -95,7 +95,8 @@ def _steps(keys: dict[str, Any], setup: Setup, hosts: int) -> list[dict[str, Any
             run.wait((run.run_dir / RESULT).exists, "the end of the run", TIMEOUT_S)
             return list(json_lines.read(run.run_dir / METRICS))
     with tempfile.TemporaryDirectory() as folder:
-        job, run_dir = load.check(keys, where="bench emulate"), Path(folder) / "run"
+        job = load.check(keys, where="bench emulate")
+        run_dir = Path(folder) / "run"
         run_job(job, LaunchOptions(), run_dir=run_dir, resume=False)
         return list(json_lines.read(run_dir / METRICS))
 

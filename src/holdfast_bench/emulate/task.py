@@ -61,7 +61,8 @@ class EmulatedTask:
     """
 
     def __init__(self, job: TrainJob) -> None:
-        self._params, self._size = job.params, job.batch * job.params["steps"]
+        self._params = job.params
+        self._size = job.batch * job.params["steps"]
 
     def model(self) -> nn.Module:
         return Weights(self._params["parameters"], DTYPES[self._params["dtype"]])

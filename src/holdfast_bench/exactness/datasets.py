@@ -32,7 +32,9 @@ class Samples:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        count, length, features = recipe.samples, recipe.length, recipe.features
+        count = recipe.samples
+        length = recipe.length
+        features = recipe.features
         drawn = np.random.default_rng(recipe.seed)
         self.x = drawn.standard_normal((count, length, features)).astype(np.float32)
         lengths = drawn.integers(1, length + 1, count)
@@ -60,7 +62,8 @@ class Arrays:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._samples, self._noisy = Samples(recipe), recipe.data == "generator"
+        self._samples = Samples(recipe)
+        self._noisy = recipe.data == "generator"
         self.fingerprint = f"exactness {recipe.seed}"
 
     def __len__(self) -> int:
@@ -83,7 +86,8 @@ class Mapped(torch.utils.data.Dataset[Any]):
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._samples, self._noisy = Samples(recipe), recipe.data in ("augmented", "stream")
+        self._samples = Samples(recipe)
+        self._noisy = recipe.data in ("augmented", "stream")
 
     def __len__(self) -> int:
         return len(self._samples.x)

@@ -27,7 +27,8 @@ class Kills:
     """
 
     def __init__(self, planned: Sequence[Kill], rank: int, marks: Path) -> None:
-        self._marks, life = marks, _lives(marks, rank)
+        self._marks = marks
+        life = _lives(marks, rank)
         self._mine = [kill for kill in planned if kill.rank == rank and kill.life == life]
         self._begin(None)
 
@@ -44,7 +45,8 @@ class Kills:
 
 class _Countdown:
     def __init__(self, calls: int, marks: Path) -> None:
-        self._left, self._marks = calls, str(marks)
+        self._left = calls
+        self._marks = str(marks)
 
     def __call__(self, _frame: FrameType, event: str, _argument: Any) -> None:
         if event in ("call", "c_call"):

@@ -39,7 +39,8 @@ class Network(nn.Module):
         self.middle = nn.Sequential(nn.Dropout(recipe.dropout), *layers)
         self.parts = nn.ModuleList(_PARTS[part](hidden) for part in recipe.parts)
         self.head = nn.Linear(hidden, CLASSES)
-        self.scales, self.shift = [1.0], torch.zeros(())  # changed if the recipe has `attributes`
+        self.scales = [1.0]
+        self.shift = torch.zeros(())  # changed if the recipe has `attributes`
 
     def forward(self, x_BLF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Logits BC."""
@@ -104,7 +105,8 @@ class _Recurrent(nn.Module):
 class _Attention(nn.Module):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
-        size, inner = 2 * (recipe.width // 2 + 1), 3 * recipe.width + 1
+        size = 2 * (recipe.width // 2 + 1)
+        inner = 3 * recipe.width + 1
         self.into = nn.Linear(recipe.features, size)
         self.layer = nn.TransformerEncoderLayer(size, 2, inner, recipe.dropout, batch_first=True)
         self.out = nn.Linear(size, recipe.width)
@@ -135,7 +137,8 @@ class _Embedding(nn.Module):
 
 def _wide(recipe: Recipe) -> nn.Module:
     """A matrix of 12,000 to 270,000 elements, rarely a multiple of 16: up to three blocks."""
-    rows, columns = 8 * recipe.width + 3, 9 * recipe.width + 1
+    rows = 8 * recipe.width + 3
+    columns = 9 * recipe.width + 1
     return _Flat(
         nn.Linear(recipe.features, rows),
         nn.ReLU(),
@@ -251,7 +254,8 @@ class _Transient(nn.Module):
 class _Tied(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        self.first = nn.Linear(hidden, hidden)
+        self.second = nn.Linear(hidden, hidden)
         self.second.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

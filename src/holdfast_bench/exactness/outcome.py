@@ -117,7 +117,8 @@ def first_difference(reference: CaseOutcome, other: CaseOutcome) -> int | None:
 
 
 def _how(reference: CaseOutcome, other: CaseOutcome, step: int) -> str:
-    one, two = reference.steps.get(step, {}), other.steps.get(step, {})
+    one = reference.steps.get(step, {})
+    two = other.steps.get(step, {})
     unlike = [key for key in COMPARED if one.get(key) != two.get(key)]
     return f" ({', '.join(f'{key} {one.get(key)} → {two.get(key)}' for key in unlike)})"
 

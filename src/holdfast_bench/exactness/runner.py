@@ -75,7 +75,8 @@ class Runner:
                 answer = lane.run(job | resumed, run_dir, resume=True, timeout_s=timeout_s)
         finally:
             self._lanes.put(lane)
-        metrics, events = _lines(run_dir / METRICS), _lines(run_dir / EVENTS)
+        metrics = _lines(run_dir / METRICS)
+        events = _lines(run_dir / EVENTS)
         return CaseOutcome.of(answer, metrics, events, kills=len(list(run_dir.glob("killed-*"))))
 
 

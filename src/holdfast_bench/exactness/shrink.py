@@ -62,7 +62,8 @@ def _plainer_configurations(made: Configuration) -> Iterator[Configuration]:
     if made.workers > 2:
         yield replace(made, workers=made.workers - 1, shards_per_worker=None)
     for number, kill in enumerate(made.kills):
-        before, after = made.kills[:number], made.kills[number + 1 :]
+        before = made.kills[:number]
+        after = made.kills[number + 1 :]
         yield replace(made, kills=before + after)
         for plainer in (*_with_defaults(kill), *_part_of_the_way(kill)):
             yield replace(made, kills=(*before, plainer, *after))
@@ -91,7 +92,8 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 def _part_of_the_way(part: P) -> Iterator[P]:
     """With one number nearer to its default, or one element less in a list."""
     for field in fields(part):
-        value, default = getattr(part, field.name), field.default
+        value = getattr(part, field.name)
+        default = field.default
         if field.name not in IDENTIFIERS:
             for plainer in _nearer(value, default):
                 yield replace(part, **{field.name: plainer})

@@ -40,7 +40,8 @@ IN_LOOP_STEP: Final = 0
 def main(session: Session) -> None:
     """Train as the recipe in the job's `params` says, with its kills and its stop."""
     params = session.job.params
-    recipe, run_dir = case.recipe_of(params["recipe"]), Path(params["run_dir"])
+    recipe = case.recipe_of(params["recipe"])
+    run_dir = Path(params["run_dir"])
     rank = session._member.group.rank
     kills = Kills([Kill(**kill) for kill in params["kills"]], rank, run_dir)
     dtype = getattr(torch, recipe.dtype)
@@ -60,7 +61,8 @@ def main(session: Session) -> None:
     critic = _critic(session, recipe)
     teacher = _keep(session, recipe, model, optimizer)
     _set_before(session, recipe, network[0], optimizer)
-    samples, measured = dataset(recipe), False
+    samples = dataset(recipe)
+    measured = False
 
     def answers(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return _network(model)(batch[0].to(dtype), batch[1]), batch[2]

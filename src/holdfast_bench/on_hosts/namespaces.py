@@ -38,7 +38,8 @@ class Namespaces:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.numbers = folder, range(1, count + 1)
+        self.folder = folder
+        self.numbers = range(1, count + 1)
         self._switch = f"holdfast-{os.getpid()}"
         self._shaped: set[int] = set()
         self._names = folder.with_name(f"{folder.name}-names")
@@ -71,7 +72,8 @@ class Namespaces:
         _ip("-n", self._switch, "link", "set", "switch", "up")
         for number in self.numbers:
             self.disk(number).mkdir()
-            name, port = self.name(number), f"port{number}"
+            name = self.name(number)
+            port = f"port{number}"
             _ip("netns", "add", name)
             peer = ["type", "veth", "peer", "name", "eth0", "netns", name]
             _ip("-n", self._switch, "link", "add", port, *peer)

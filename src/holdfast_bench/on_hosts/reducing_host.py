@@ -70,7 +70,8 @@ class _OrderFree(HostExchange):
         for host in self._network.others:
             come = self._received.get((host, lane), {})
             for count in list(come):
-                index, (block,) = own[count], come.pop(count).values()
+                index = own[count]
+                (block,) = come.pop(count).values()
                 root = self._blocks.root[index]
                 if count not in counts:
                     root.copy_(self._blocks.local_sum(self._own.nodes[0], index))
@@ -94,7 +95,8 @@ class _Worker:
     def __init__(
         self, options: argparse.Namespace, rank: int, memory: ReductionMemory, arena: Arena
     ) -> None:
-        self.rank, self._options = rank, options
+        self.rank = rank
+        self._options = options
         ranks = _ranks(options)
         self.world_size = sum(map(len, ranks))
         self.group = SharedMemoryGroup(arena, rank, TIMEOUT_S, describe)

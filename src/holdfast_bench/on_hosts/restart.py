@@ -58,13 +58,15 @@ class _Trial:
     """
 
     def __init__(self, hosts: Namespaces, folder: Path, workload: str) -> None:
-        self._hosts, self._folder = hosts, folder
+        self._hosts = hosts
+        self._folder = folder
         self._script = [launched.__file__, "--workload", workload, "--dir", str(folder)]
         self._ranks = range(WORKERS_PER_HOST * len(hosts.numbers))
 
     def holdfast(self) -> list[ProcessSpec]:
         """The commands of `holdfast run`."""
-        hosts, run = self._hosts, self._folder / "run"
+        hosts = self._hosts
+        run = self._folder / "run"
         holdfast = [sys.executable, "-m", "holdfast"]
         size = ["--nnodes", len(hosts.numbers), "--nproc-per-node", WORKERS_PER_HOST]
         first = ["run", *size, "--address", hosts.address(1), "--run", run, *self._script]

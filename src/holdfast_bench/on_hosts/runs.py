@@ -49,9 +49,11 @@ class HostsRun:
     """
 
     def __init__(self, made: Namespaces, folder: Path, keys: dict[str, Any], network: str) -> None:
-        self.made, self.run_dir = made, folder / "run"
+        self.made = made
+        self.run_dir = folder / "run"
         job = folder / "job.yaml"
-        hosts, address = len(made.numbers), made.address(1)
+        hosts = len(made.numbers)
+        address = made.address(1)
         job.write_text(yaml.safe_dump({**keys, "network": network}))
         if hosts == 1:
             self._started = [made.start(1, "train", job, "--run", self.run_dir)]
@@ -161,7 +163,8 @@ def _step_seconds(hosts: int, workers: int, link: str, workload: str, network: s
 
 def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: int) -> list[Row]:
     """From a fault to the next commit."""
-    keys, size = job_keys(workload, hosts * workers, ENDLESS), hosts * workers
+    keys = job_keys(workload, hosts * workers, ENDLESS)
+    size = hosts * workers
     seconds: dict[str, list[float]] = {fault: [] for fault in FAULTS}
     with running(hosts, workers, link, keys, NETWORKS[0]) as run:
         for number in range(rounds):
@@ -180,7 +183,8 @@ def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: in
 
 def _inject(run: HostsRun, fault: str, hosts: int, workers: int) -> float:
     """Inject a fault into the last host; returns the seconds until the next commit without it."""
-    before, began = len(run.events("generation-started")), time.time()
+    before = len(run.events("generation-started"))
+    began = time.time()
     if fault == FAULTS[0]:
         newest = {event["rank"]: event["pid"] for event in run.events("worker-started")}
         os.kill(newest[hosts * workers - 1], signal.SIGKILL)

@@ -64,7 +64,8 @@ class LaunchedProcesses:
     """
 
     def __init__(self, commands: Sequence[ProcessSpec], directory: Path) -> None:
-        self._commands, self._directory = commands, directory
+        self._commands = commands
+        self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"HOLDFAST_BENCH_{uuid.uuid4().hex}"
 

@@ -22,7 +22,8 @@ def train(session: Session) -> None:
     """What each training process runs."""
     from holdfast.rundir.json_lines import JsonLines
 
-    params, group = session.job.params, session._member.group  # other users need no rank
+    params = session.job.params
+    group = session._member.group  # other users need no rank
     workload = WORKLOADS[params["workload"]]()
     model, _ = session.attach(workload.model, workload.optimizer)
     data = RandomDataset(workload, session.job.batch * STEPS)

@@ -84,7 +84,8 @@ def installed(python: str) -> tuple[list[Peer], dict[str, str]]:
     missing = probe.stdout.split()
     if needed := [name for name in modules[:2] if name in missing]:
         raise JobError(f"--peers-python {python} lacks {' and '.join(needed)}; install it there")
-    there, absent = [], {}
+    there = []
+    absent = {}
     for peer in PEERS:
         if lacking := [name for name in peer.modules if name in missing]:
             absent[peer.name] = f"{python} has no {lacking[0]}"

@@ -84,10 +84,12 @@ def train(name: str, directory: Path, replica: int) -> None:
         hostname="127.0.0.1",
         timeout=TIMEOUT,
     )
-    ddp, optimizer = TolerantDdp(manager, model), Optimizer(manager, plain)
+    ddp = TolerantDdp(manager, model)
+    optimizer = Optimizer(manager, plain)
     with JsonLines(directory / f"rank-{replica}.jsonl") as log:
         while True:
-            began, step = time.monotonic(), manager.current_step()
+            began = time.monotonic()
+            step = manager.current_step()
             train_step(workload, ddp, optimizer, replica, step)
             if manager.current_step() > step:
                 log_step(log, manager.current_step(), manager.num_participants(), began)

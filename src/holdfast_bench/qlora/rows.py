@@ -74,7 +74,9 @@ def measured_row(setup: Setup, hosts: int, runs: Sequence[Measured]) -> Row:
 
 def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
     """What the steps of some number of hosts would take."""
-    step_s, sync_s, rate = model.step_s(hosts), model.sync_s(hosts), model.samples_per_s(hosts)
+    step_s = model.step_s(hosts)
+    sync_s = model.sync_s(hosts)
+    rate = model.samples_per_s(hosts)
     return {
         "measure": "hosts",
         "hosts": hosts,

@@ -19,7 +19,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "Software", text
     loads = [each.load_before for each in every]
     yield "Load", f"{min(loads):.1f} to {max(loads):.1f} before a benchmark, of the last minute"
-    first, last = min(each.started for each in every), max(each.started for each in every)
+    first = min(each.started for each in every)
+    last = max(each.started for each in every)
     yield "Measured", f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
     yield "Method", "in each round all systems run one after the other; medians, lowest and highest"
     for name, reason in report.absent.items():

@@ -136,7 +136,8 @@ def fill(t: Tokens, name: str) -> dict[str, Any]:
 
 def png(fig: Canvas) -> bytes:
     """The figure at twice its size, in few colors."""
-    drawn, packed = io.BytesIO(), io.BytesIO()
+    drawn = io.BytesIO()
+    packed = io.BytesIO()
     fig.savefig(drawn, format="png")
     few = Image.open(drawn).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
     few.save(packed, "PNG", optimize=True)

@@ -80,7 +80,8 @@ def _header(report: Report) -> Iterator[str]:
         first, _, rest = str(bullet.value).partition(" ")
         unit, _, more = rest.partition(" ")
         if unit in {"s", "%", "×"}:
-            first, rest = f"{first} {unit}", more
+            first = f"{first} {unit}"
+            rest = more
         value = _units(f"{html.escape(first)} <small>{html.escape(rest)}</small>")
         text = _units(html.escape(str(bullet.text)))
         yield f'<li><div class="v">{value}</div><div class="w">{text}</div>'

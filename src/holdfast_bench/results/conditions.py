@@ -52,7 +52,8 @@ class Stopwatch:
     """Takes the time and the load of a benchmark, from when this object is made."""
 
     def __init__(self) -> None:
-        self._started, self._began = datetime.now(UTC), time.monotonic()
+        self._started = datetime.now(UTC)
+        self._began = time.monotonic()
         self._load = os.getloadavg()[0]
 
     def conditions(self) -> Conditions:

@@ -70,10 +70,8 @@ def run_scenario(
         return Outcome(problem=f"the run failed: {error}")
     for missed in injector.missed:
         return Outcome(problem=f"{missed.fault} was not injected: {missed.reason}")
-    events, recoveries = (
-        list(json_lines.read(run_dir / EVENTS)),
-        list(json_lines.read(run_dir / RECOVERIES)),
-    )
+    events = list(json_lines.read(run_dir / EVENTS))
+    recoveries = list(json_lines.read(run_dir / RECOVERIES))
     return outcome(events, recoveries, result.weights_sha256)
 
 

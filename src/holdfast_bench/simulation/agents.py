@@ -55,8 +55,10 @@ class Agents:
         timeline: Timeline,
         tell_run: Callable[[events.RunEvent], None],
     ) -> None:
-        self._cluster, self._heartbeat_s = cluster, heartbeat_s
-        self._timeline, self._tell_run = timeline, tell_run
+        self._cluster = cluster
+        self._heartbeat_s = heartbeat_s
+        self._timeline = timeline
+        self._tell_run = tell_run
         self._chance = timeline.chance
         self._usual = SimulatedLink(cluster.delay_s, cluster.loss, cluster.late)
         self._agents: dict[str, SimulatedAgent] = {}
@@ -109,7 +111,8 @@ class Agents:
     def start(self, disk: SimulatedDisk | None = None) -> None:
         """A host joins, by default with an empty disk."""
         name = f"host-{next(self._names):04}"
-        now, capacity = self._timeline.now, self._cluster.capacity
+        now = self._timeline.now
+        capacity = self._cluster.capacity
         machine = AgentStateMachine(name, capacity, self._heartbeat_s, now, f"{name}:1")
         disk = SimulatedDisk() if disk is None else disk
         self._agents[name] = SimulatedAgent(name, machine, self._usual, now, now, disk)
@@ -158,7 +161,8 @@ class Agents:
         if (group := worker.group) is None:
             return
         self._timeline.note(f"rank {worker.rank} on {worker.host} is slow")
-        worker.cured_at, first = cured_at, min(group.workers)
+        worker.cured_at = cured_at
+        first = min(group.workers)
         eviction = Eviction(
             rank=worker.rank,
             reason="compute",
@@ -231,7 +235,8 @@ class Agents:
             self._tell(agent.name, events.Tick())
 
     def _report(self, agent: SimulatedAgent, status: Status, *, heartbeat: bool) -> None:
-        link, agent.newest = agent.link, status
+        link = agent.link
+        agent.newest = status
         if link.cut_from or link.loses(self._chance):
             return
         if heartbeat and link.well:  # see `testing.rest`

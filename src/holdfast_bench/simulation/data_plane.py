@@ -131,9 +131,13 @@ class DataPlane:
         begin: Callable[[Group], None],
         stall: Callable[[Group], None],
     ) -> None:
-        self._timeline, self._chance, self._cuts = timeline, timeline.chance, cuts
-        self.num_steps, self._step_s = cluster.num_steps, cluster.step_s
-        self._begin, self._stall = begin, stall
+        self._timeline = timeline
+        self._chance = timeline.chance
+        self._cuts = cuts
+        self.num_steps = cluster.num_steps
+        self._step_s = cluster.step_s
+        self._begin = begin
+        self._stall = stall
         self._training: Group | None = None
         self._groups: dict[int, Group] = {}
         self._roots: dict[str, tuple[int, int]] = {}
@@ -168,7 +172,8 @@ class DataPlane:
 
     def leave(self, worker: SimulatedWorker, now: float) -> None:
         """Remove a worker from its group: it was killed, hangs, or was asked to halt."""
-        group, worker.group = worker.group, None
+        group = worker.group
+        worker.group = None
         if group is None:
             return
         if group.is_complete and group.step > group.first:
@@ -214,7 +219,8 @@ class DataPlane:
         count, chain = self._roots[worker.host]
         assert worker.committed == start.step - 1, "a donor that cannot come to the step"
         assert count == start.step, "a root of another step"
-        worker.committed, worker.chain = count, chain
+        worker.committed = count
+        worker.chain = chain
         self._note(generation, count, chain)
 
     def check(self, generation: int, start: ResumePoint) -> None:
@@ -225,7 +231,8 @@ class DataPlane:
                 now, though not all replicas are.
         """
         if not start.donors and generation > self._restored_in:
-            self._restored_in, self._committed = generation, start.step
+            self._restored_in = generation
+            self._committed = start.step
         assert start.step >= self._committed, "a step is done again"
 
     def copy(
@@ -238,7 +245,8 @@ class DataPlane:
     def join(self, worker: SimulatedWorker, generation: int, size: int) -> None:
         """Let a worker train with the others of its generation, once all are ready."""
         group = self._groups.setdefault(generation, Group(generation, size))
-        group.workers[worker.rank], worker.group = worker, group
+        group.workers[worker.rank] = worker
+        worker.group = group
         self._roots.pop(worker.host, None)
         if group.is_complete and len(group.workers) == size:
             self._groups.clear()
@@ -275,7 +283,8 @@ class DataPlane:
             self._time_step(group)
 
     def _time_step(self, group: Group) -> None:
-        now, duration = self._timeline.now, self._step_s * self._chance.uniform(0.8, 1.5)
+        now = self._timeline.now
+        duration = self._step_s * self._chance.uniform(0.8, 1.5)
         group.reduced_at = group.complete_until = now + duration
         group.complete_from = group.reduced_at - COMPLETE_SPREAD * duration
         group.committed_at = group.reduced_at + BARRIER_SPREAD * duration
@@ -285,12 +294,14 @@ class DataPlane:
     def _credit(self, worker: SimulatedWorker, group: Group) -> None:
         """Credit a worker with the steps that its group has committed since it began."""
         assert worker.committed == group.first, "a step was skipped, or committed twice"
-        worker.committed, worker.chain = group.step, group.chain
+        worker.committed = group.step
+        worker.chain = group.chain
         self._roots[worker.host] = (group.step, group.chain)
 
     def _commit(self, worker: SimulatedWorker, group: Group) -> None:
         assert worker.committed == group.step, "a step was skipped, or committed twice"
-        worker.committed, worker.chain = group.step + 1, self._state_after(group)
+        worker.committed = group.step + 1
+        worker.chain = self._state_after(group)
         self._roots[worker.host] = (worker.committed, worker.chain)
 
     def _state_after(self, group: Group) -> int:

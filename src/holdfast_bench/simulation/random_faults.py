@@ -21,7 +21,8 @@ def inject_at_random(
     """Inject faults at random times until a time."""
 
     def inject_one() -> None:
-        kind, agents = simulation.chance.choice(kinds), simulation.living_agents()
+        kind = simulation.chance.choice(kinds)
+        agents = simulation.living_agents()
         if agents:
             inject(simulation, kind, simulation.chance.choice(agents))
 
@@ -35,8 +36,10 @@ def burst(simulation: Simulation, size: int) -> int:
     Returns:
         How many faults these were.
     """
-    chance, agents = simulation.chance, simulation.living_agents()
-    kind, first = chance.choice(KINDS[:-2]), chance.randrange(len(agents))
+    chance = simulation.chance
+    agents = simulation.living_agents()
+    kind = chance.choice(KINDS[:-2])
+    first = chance.randrange(len(agents))
     hit = agents[first : first + size]
     if kind == "island":  # the whole rack is
         simulation.cut_off(hit, chance.uniform(0.1, 20))

@@ -82,8 +82,11 @@ class Rest:
         tell_run: Callable[[RunEvent], None],
         tick: Callable[[SimulatedAgent, float], None],
     ) -> None:
-        self._cluster, self._heartbeat_s, self._timeline = cluster, heartbeat_s, timeline
-        self._tell_run, self._tick = tell_run, tick
+        self._cluster = cluster
+        self._heartbeat_s = heartbeat_s
+        self._timeline = timeline
+        self._tell_run = tell_run
+        self._tick = tick
         self._resting: dict[str, SimulatedAgent] = {}
         self._stirred_at = timeline.now
         self._heartbeats: Heartbeats | None = None
@@ -115,15 +118,19 @@ class Rest:
         Args:
             heartbeats: Its record of heartbeats; None if it is down.
         """
-        self._stirred_at, self._heartbeats = self._timeline.now, heartbeats
-        resting, self._resting = self._resting, {}
+        self._stirred_at = self._timeline.now
+        self._heartbeats = heartbeats
+        resting = self._resting
+        self._resting = {}
         for agent in resting.values():
             self._wake(agent)
 
     def _wake(self, agent: SimulatedAgent) -> None:
-        now, link = self._timeline.now, agent.link
+        now = self._timeline.now
+        link = agent.link
         assert agent.tick_at is not None, "it rests since its heartbeat was due"
-        sent, due = [], agent.tick_at
+        sent = []
+        due = agent.tick_at
         while due <= now:
             sent.append(due)
             due += self._heartbeat_s

@@ -43,7 +43,8 @@ class Simulation:
     def __init__(
         self, cluster: Cluster, policy: RecoveryPolicy, seed: int, segment: int = 0
     ) -> None:
-        self.cluster, self.policy = cluster, policy
+        self.cluster = cluster
+        self.policy = policy
         self._timeline = Timeline(seed)
         self._agents = Agents(cluster, policy.heartbeat_s, self._timeline, self._tell_run)
         self._journal: list[actions.JournalEntry] = []
@@ -180,7 +181,8 @@ class Simulation:
 
     def crash_coordinator(self, after: int, back_s: float) -> None:
         """Kill the coordinator once it has performed `after` more actions."""
-        self._crash_in, self._crash_back_s = after, back_s
+        self._crash_in = after
+        self._crash_back_s = back_s
 
     # The coordinator.
 

@@ -22,7 +22,8 @@ class Timeline:
     """
 
     def __init__(self, seed: int) -> None:
-        self.now, self.log = 0.0, list[str]()
+        self.now = 0.0
+        self.log = list[str]()
         self.chance = random.Random(seed)  # chance, not secrecy
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()

@@ -103,7 +103,8 @@ def _compare_rows(old: Result, new: Result, small: float) -> list[Compared]:
     for row in new.rows:
         name = _name_of(row, benchmark)
         for column, better in benchmark.measured.items():
-            then, now = _values(before.get(name, {}).get(column)), _values(row.get(column))
+            then = _values(before.get(name, {}).get(column))
+            now = _values(row.get(column))
             if then and now:
                 what = (benchmark.name, name, column)
                 found.append(_compared(what, better, then, now, small))

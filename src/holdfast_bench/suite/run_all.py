@@ -93,6 +93,7 @@ def _kept(folder: Path, name: str, options: Sequence[str]) -> Result | None:
         result = Result.load(path)
     except JobError:  # of another version
         return None
-    then, now = result.conditions, Stopwatch().conditions()
+    then = result.conditions
+    now = Stopwatch().conditions()
     same = (then.cpu, then.cores, then.versions) == (now.cpu, now.cores, now.versions)
     return result if same and result.options == tuple(options) else None

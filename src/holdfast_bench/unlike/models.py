@@ -52,7 +52,9 @@ class _Images:
 class Cnn(_Images):
     """The model of the built-in job cifar10 with `model.name=cnn`."""
 
-    batch_size, precision, classes = 16, "fp32", 10
+    batch_size = 16
+    precision = "fp32"
+    classes = 10
 
     def model(self) -> nn.Module:
         return SmallCnn(3, 16, self.classes, 0.0)
@@ -61,7 +63,9 @@ class Cnn(_Images):
 class Resnet18(_Images):
     """The model of the built-in job cifar100, at the width of cifar10."""
 
-    batch_size, precision, classes = 8, "fp32", 100
+    batch_size = 8
+    precision = "fp32"
+    classes = 100
 
     def model(self) -> nn.Module:
         return ResNet(
@@ -78,7 +82,8 @@ class Resnet18(_Images):
 class GptText:
     """The model of the built-in job text."""
 
-    batch_size, precision = 4, "fp32"
+    batch_size = 4
+    precision = "fp32"
 
     def model(self) -> nn.Module:
         return Gpt(

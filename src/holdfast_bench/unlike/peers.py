@@ -52,7 +52,8 @@ def run(peer: PeerTraining) -> None:
     """
     _FORKS.set_forkserver_preload([__name__])  # imports torch once
     workers = len(peer.counts)
-    start, trained = _FORKS.Barrier(workers), _FORKS.Value("i", 0)
+    start = _FORKS.Barrier(workers)
+    trained = _FORKS.Value("i", 0)
     processes = [
         _FORKS.Process(target=train, args=(peer, rank, start, trained)) for rank in range(workers)
     ]
@@ -97,7 +98,8 @@ def train(peer: PeerTraining, rank: int, start: Barrier, trained: Synchronized[i
     torch.set_num_threads(1)
     torch.manual_seed(0)
     workload, device, log = peer.training.begin(rank)
-    model, count = workload.model(), peer.counts[rank]
+    model = workload.model()
+    count = peer.counts[rank]
     size = workload.batch_size
     batches = [size * count] if peer.merges else [size] * count
     if peer.ddp:

@@ -42,7 +42,8 @@ class SlowedDevice:
     """
 
     def __init__(self, factor: float, mode: Mode) -> None:
-        self._factor, self._mode = factor, mode
+        self._factor = factor
+        self._mode = mode
         self._made_up_s: float | None = None
         self.busy_s = 0.0
 

@@ -40,7 +40,8 @@ class StepLog:
     """
 
     def __init__(self, folder: Path, rank: int, device: SlowedDevice) -> None:
-        self._lines, self._device = json_lines.JsonLines(_path(folder, rank)), device
+        self._lines = json_lines.JsonLines(_path(folder, rank))
+        self._device = device
         self._busy_s = device.busy_s
         self._shards = self._samples = 0
 
@@ -51,7 +52,8 @@ class StepLog:
 
     def end_step(self) -> None:
         """Note a step that has ended now."""
-        busy_s, self._busy_s = self._device.busy_s - self._busy_s, self._device.busy_s
+        busy_s = self._device.busy_s - self._busy_s
+        self._busy_s = self._device.busy_s
         self._lines.write(
             ended_s=time.monotonic(), busy_s=busy_s, shards=self._shards, samples=self._samples
         )

@@ -104,7 +104,9 @@ class _Timer(Sink):
     """Ends a trial once its counted steps have taken long enough."""
 
     def __init__(self, controls: Controls) -> None:
-        self._controls, self._began, self.is_over = controls, math.inf, False
+        self._controls = controls
+        self._began = math.inf
+        self.is_over = False
 
     def on_progress(self, state: RunStateMessage) -> None:
         step = max((worker.step for worker in state.progress.values()), default=0)

@@ -112,7 +112,8 @@ def _samples_per_s(job: TrainJob, options: LaunchOptions) -> float:
 
 
 def _words(job: TrainJob) -> str:
-    workers, threads = job.workers, job.threads_per_worker
+    workers = job.workers
+    threads = job.threads_per_worker
     return (
         f"{workers} worker{'s' if workers > 1 else ''} of {threads} "
         f"thread{'s' if threads > 1 else ''}"

@@ -75,9 +75,11 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
         for key in once.values()
         if key.startswith(model.prefix)
     }
-    config_file, weights_file = "config.json", FOLDER_FILE
+    config_file = "config.json"
+    weights_file = FOLDER_FILE
     if model.adapter is not None:
-        config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
+        config_file = "adapter_config.json"
+        weights_file = "adapter_model.safetensors"
         own = _as_peft(own, model.adapter)
     target.mkdir(parents=True, exist_ok=True)
     config = json.dumps(model.config, indent=2) + "\n"

@@ -63,7 +63,8 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
         store, checkpoint.name, manifest, lambda start, end: memory[: end - start]
     ):
         for name, entry in wanted.items():
-            first, last = max(entry.offset, start), min(entry.end, end)
+            first = max(entry.offset, start)
+            last = min(entry.end, end)
             if first < last:
                 flat = tensors[name].view(-1).view(torch.uint8).numpy()
                 flat.data[first - entry.offset : last - entry.offset] = memory[
@@ -156,7 +157,8 @@ def _misfits(expected: Mapping[str, torch.Tensor], weights: StateDict) -> Iterat
         if key not in weights and id(tensor) not in present:  # not even under another name
             yield f"{key} is missing"
         elif key in weights and weights[key].shape != tensor.shape:
-            there, here = list(weights[key].shape), list(tensor.shape)
+            there = list(weights[key].shape)
+            here = list(tensor.shape)
             yield f"{key} has shape {there}, and {here} in the model"
     for key in weights.keys() - expected.keys():
         yield f"{key} is unexpected"

@@ -89,7 +89,8 @@ class Backup:
             CheckpointError: The checkpoint is damaged.
             OSError: It cannot be read, or the store cannot be used.
         """
-        manifest, done = held.manifest(name), 0
+        manifest = held.manifest(name)
+        done = 0
         folder = folder_of(manifest)
         there = set(self._objects.children(f"{FOLDER}/{folder}"))
         for first, piece in _pieces(held.storage, name, manifest):
@@ -170,7 +171,8 @@ class Backup:
 
     def _commit(self, folder: str, manifest: Manifest) -> None:
         """Write the manifest of a checkpoint whose pieces are all there."""
-        path, text = f"{FOLDER}/{folder}/{MANIFEST}", manifest.model_dump_json().encode()
+        path = f"{FOLDER}/{folder}/{MANIFEST}"
+        text = manifest.model_dump_json().encode()
         if not self._objects.put(path, text, new=True) and self._objects.get(path) != text:
             self._objects.put(path, text)  # of a store where a crash has cut it off
         self._record([*(each for each in self.whole()[::-1] if each != folder), folder])
@@ -200,7 +202,8 @@ def _pieces(storage: Storage, name: str, manifest: Manifest) -> Iterator[tuple[i
 
     A piece is to be used before the next one is asked for.
     """
-    buffer, size = memoryview(mmap.mmap(-1, _CHUNKS * parts.CHUNK_BYTES)), manifest.size_bytes
+    buffer = memoryview(mmap.mmap(-1, _CHUNKS * parts.CHUNK_BYTES))
+    size = manifest.size_bytes
 
     def memory(start: int, end: int) -> memoryview:
         return buffer[start % len(buffer) :][: end - start]

@@ -49,7 +49,9 @@ class Cloud:
             raise JobError(
                 f"{url} needs the library obstore: pip install 'holdfast[objects]'"
             ) from None
-        self.url, self._obstore, self._error = url, obstore, BaseError
+        self.url = url
+        self._obstore = obstore
+        self._error = BaseError
         plain = environment.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
         self._endpoint = environment.get("AWS_ENDPOINT_URL", "") if url.startswith("s3:") else ""
         if self._endpoint.startswith("http:") and not plain:

@@ -21,7 +21,8 @@ class Directory:
     """
 
     def __init__(self, root: Path) -> None:
-        self.url, self._root = str(root.absolute()), root
+        self.url = str(root.absolute())
+        self._root = root
 
     def put(self, name: str, data: bytes | memoryview, *, new: bool = False) -> bool:
         """See `Objects`; after a crash there is the old content or the new, whole."""

@@ -41,10 +41,14 @@ class PartEncrypter:
     def __init__(
         self, key: EncryptionKey, checkpoint: str, file: str, kind: parts.DigestKind
     ) -> None:
-        self._place, self._key, self._kind = f"{checkpoint}/{file}", key, kind
-        self._data_key, self._last = os.urandom(SECRET_BYTES), -1
+        self._place = f"{checkpoint}/{file}"
+        self._key = key
+        self._kind = kind
+        self._data_key = os.urandom(SECRET_BYTES)
+        self._last = -1
         self._buffer = memoryview(mmap.mmap(-1, parts.CHUNK_BYTES))  # aligned for direct I/O
-        self._tags, self._digests = list[str](), list[str]()
+        self._tags = list[str]()
+        self._digests = list[str]()
 
     def encrypt(self, number: int, chunk: memoryview) -> memoryview:
         """The ciphertext of chunk `number` of the state, until the next call."""
@@ -86,7 +90,8 @@ class PartDecrypter:
 
     def __init__(self, key: EncryptionKey, checkpoint: str, part: PartFile, where: str) -> None:
         assert part.encryption is not None
-        self._place, self._where = f"{checkpoint}/{part.file}", where
+        self._place = f"{checkpoint}/{part.file}"
+        self._where = where
         if part.encryption.key != key.name:
             raise JobError(
                 f"{where} is encrypted with key {part.encryption.key[:SHOWN]}, and {key.path} "
@@ -94,14 +99,16 @@ class PartDecrypter:
                 "job, --key-file of holdfast export"
             )
         wrapped = bytes.fromhex(part.encryption.data_key)
-        nonce, sealed = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        nonce = wrapped[:_NONCE_BYTES]
+        sealed = wrapped[_NONCE_BYTES:]
         try:
             self._data_key = AESGCM(key.secret).decrypt(nonce, sealed, self._place.encode())
         except InvalidTag:
             raise CheckpointError(
                 f"{where}: the manifest has a damaged data key, or that of another part"
             ) from None
-        self._tags, self._first = part.encryption.tags, part.first_chunk
+        self._tags = part.encryption.tags
+        self._first = part.first_chunk
 
     def decrypt(self, number: int, chunk: memoryview) -> None:
         """Decrypt chunk `number` of the state in its place.

@@ -104,7 +104,8 @@ class Seal:
         """
         if self.trusted is None:
             return
-        key, signature = fingerprint(self.trusted), manifest.signature
+        key = fingerprint(self.trusted)
+        signature = manifest.signature
         if signature is None:
             raise CheckpointError(
                 f"{where} is not signed, and only key {key[:SHOWN]} is trusted; to trust this "

@@ -29,7 +29,8 @@ def diff(one: RunOrCheckpoint, other: RunOrCheckpoint, as_json: Json = False) ->
     from holdfast.checkpoint.diff import compare  # imports numpy
 
     with reachable(one), reachable(other):
-        first, second = find_checkpoint(one), find_checkpoint(other)
+        first = find_checkpoint(one)
+        second = find_checkpoint(other)
         size_bytes = manifest_of(first).size_bytes + manifest_of(second).size_bytes
         with reading("comparing", size_bytes) as advance:
             found = compare(first, second, advance)

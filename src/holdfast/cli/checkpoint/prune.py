@@ -45,7 +45,8 @@ def prune(
         every=settings.keep_every if keep_every is None else keep_every,
     )
     seal = UNSEALED if settings.sign is None else Seal.trusting(settings.sign)
-    store, damaged = CheckpointStore.of_run(path, seal), list[Damage]()
+    store = CheckpointStore.of_run(path, seal)
+    damaged = list[Damage]()
     with reachable(path), nullcontext() if dry_run else held(path):
         if not dry_run:
             store.remove_partial()

@@ -118,7 +118,8 @@ def _distrusted(manifest: Manifest, where: str, seal: Seal) -> Iterator[Problem]
     """Why the signature of a manifest is not that of the trusted key, if there is one."""
     if seal.trusted is None:
         return
-    key, signature = fingerprint(seal.trusted), manifest.signature
+    key = fingerprint(seal.trusted)
+    signature = manifest.signature
     if signature is None:
         yield Problem(kind=Kind.UNSIGNED, file=where, reason=f"{where} has no signature")
     elif signature.key != key:

@@ -149,7 +149,8 @@ def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Co
 
 def _end(conclusion: Conclusion, *, as_json: bool) -> None:
     """Print what a check has come to, whose findings have been shown, and end with its status."""
-    findings, settings = conclusion.findings, conclusion.settings
+    findings = conclusion.findings
+    settings = conclusion.settings
     works = would_work(findings)
     if as_json:
         rows = [each.as_dict() for each in findings]

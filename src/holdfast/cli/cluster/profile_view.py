@@ -30,7 +30,8 @@ _LINK_COLUMNS = ("link from", "to", "latency", "bandwidth")
 
 def show(profiles: Profiles) -> None:
     """Print profiles on standard output; lines about one of several hosts begin with its name."""
-    several, slowest = len(profiles.hosts) > 1, _slowest(profiles)
+    several = len(profiles.hosts) > 1
+    slowest = _slowest(profiles)
     of_hosts = {f"{name} " if several else "": host for name, host in profiles.hosts.items()}
     devices = [each for prefix, host in of_hosts.items() for each in _labelled(prefix, host)]
     links = [_link_cells(each) for each in profiles.links]

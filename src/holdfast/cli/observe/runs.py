@@ -111,5 +111,6 @@ def stop(
                 f"{run} has not ended {STOP_TIMEOUT_S:.0f} s after it was asked to; --now ends it"
             )
         time.sleep(TICK_S)
-    brief, has_begun = record.brief(), record.directory.exists()
+    brief = record.brief()
+    has_begun = record.directory.exists()
     print(f"{brief.state.name} after step {brief.step}" if has_begun else "stopped before it began")

@@ -85,7 +85,9 @@ class CommandAgents:
         lost_status: int | None = None,
         noise: str = "",
     ) -> None:
-        self._words, self._lost_status, self._noise = words, lost_status, noise
+        self._words = words
+        self._lost_status = lost_status
+        self._noise = noise
         self._slots: list[Slot] = []
         self._agents: dict[str, _Agent] = {}
         self._news = select.epoll()

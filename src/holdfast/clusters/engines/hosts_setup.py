@@ -97,7 +97,8 @@ def set_up(hosts: list[SshHost], say: Callable[[str], None]) -> list[str]:
         return True
 
     with tempfile.TemporaryDirectory(prefix="holdfast-") as name:
-        folder, version = Path(name), own_wheel.version_of_code()
+        folder = Path(name)
+        version = own_wheel.version_of_code()
         (folder / _CONSTRAINTS).write_text(own_wheel.constraints(), encoding="ascii")
         packages = _Packages(folder=folder, wheel=own_wheel.build(folder), version=version)
         with ThreadPoolExecutor(len(hosts)) as pool:

@@ -54,17 +54,16 @@ class SlurmEngine:
                 "--on slurm works inside a Slurm job, and this process belongs to none; write the "
                 "command into a script for `sbatch`, or run it by `salloc --nodes=N holdfast …`"
             )
-        self._job, self._environment = environment["SLURM_JOB_ID"], environment
+        self._job = environment["SLURM_JOB_ID"]
+        self._environment = environment
         self._nodes = _expand(environment["SLURM_JOB_NODELIST"])
         others = [node for node in self._nodes if node != environment.get("SLURMD_NODENAME")]
         self.peer = _address([*others, *self._nodes][0])
         self._needs = Resources()
         self._agents = CommandAgents(self._words)
-        self.start, self.stop, self.fileno = (
-            self._agents.start,
-            self._agents.stop,
-            self._agents.fileno,
-        )
+        self.start = self._agents.start
+        self.stop = self._agents.stop
+        self.fileno = self._agents.fileno
         self._is_stopped = False
         self._lost: dict[str, str] = {}
         self._closing = threading.Event()

@@ -64,8 +64,10 @@ class SshEngine:
         self._hosts = {host.name: host for host in hosts_file.read(Path(where))}
         self.peer = address_of(next(iter(self._hosts.values())))
         self._agents = CommandAgents(self._words, LOST)
-        self.start, self.stop = self._agents.start, self._agents.stop
-        self.places, self.fileno = self._agents.places, self._agents.fileno
+        self.start = self._agents.start
+        self.stop = self._agents.stop
+        self.places = self._agents.places
+        self.fileno = self._agents.fileno
         self.close = self._agents.close
 
     @property
@@ -92,7 +94,8 @@ class SshEngine:
         return ""
 
     def _answers(self, ask: Ask) -> list[_Answer]:
-        check, hosts = partial(_check, ask=ask, version=version_of_code()), self._hosts.values()
+        check = partial(_check, ask=ask, version=version_of_code())
+        hosts = self._hosts.values()
         with ThreadPoolExecutor(len(hosts)) as pool:
             return list(pool.map(check, hosts))
 
@@ -114,7 +117,8 @@ def _spread(slots: Mapping[str, int]) -> list[str]:
 
 def _check(host: SshHost, ask: Ask, version: str) -> _Answer:
     """Ask a host how many agents it can run."""
-    facts, most = facts_of(host), min(host.slots, ask.agents)
+    facts = facts_of(host)
+    most = min(host.slots, ask.agents)
     if isinstance(facts, str):
         return _Answer(host=host, slots=0, lacks=facts)
     for agents in range(1, most + 1):

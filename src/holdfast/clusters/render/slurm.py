@@ -57,7 +57,8 @@ def sbatch(job: TrainJob, words: Sequence[str]) -> str:
 
 
 def _directives(job: TrainJob) -> list[str]:
-    each, workers = job.resources, -(-job.workers // job.hosts)
+    each = job.resources
+    workers = -(-job.workers // job.hosts)
     cpus = workers * max(each.cpus, job.threads_per_worker)
     memory = -(-workers * each.memory_bytes // (1 << 20))
     return [

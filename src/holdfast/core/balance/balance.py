@@ -58,8 +58,11 @@ class Balance:
         is_fixed: bool = False,
         fits: Callable[[Sequence[int]], bool] = lambda _: True,
     ) -> None:
-        self._policy, self._is_fixed, self._fits = policy, is_fixed, fits
-        self._num_shards, self._hosts = num_shards, hosts
+        self._policy = policy
+        self._is_fixed = is_fixed
+        self._fits = fits
+        self._num_shards = num_shards
+        self._hosts = hosts
         self.counts = tuple(counts)
         self.estimates = [Estimate() for _ in counts]
         self._steps_since = REST_STEPS
@@ -123,14 +126,16 @@ class Balance:
         """Take the fastest plan if it saves more than so many standard errors."""
         costs = self.costs()
         best = fastest(costs, self._num_shards)
-        now, then = makespan(costs, self.counts), makespan(costs, best)
+        now = makespan(costs, self.counts)
+        then = makespan(costs, best)
         gain = now - then
         variance = self._variance(costs, self.counts) + self._variance(costs, best)
         if gain <= GAIN * now or gain * gain <= errors * errors * variance:
             return
         counts = self._fitting(costs, best)
         if counts is not None and counts != self.counts:
-            self.counts, self._steps_since = counts, 0
+            self.counts = counts
+            self._steps_since = 0
 
     def _fitting(self, costs: Sequence[Cost], best: Sequence[int]) -> tuple[int, ...] | None:
         """A plan close to the fastest one for which the memory is enough; None if there is none."""

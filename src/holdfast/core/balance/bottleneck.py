@@ -106,7 +106,8 @@ class BottleneckFinder:
     """
 
     def __init__(self, *, has_network: bool, most_shards: int, is_dynamic: bool) -> None:
-        self._most_shards, self._is_dynamic = most_shards, is_dynamic
+        self._most_shards = most_shards
+        self._is_dynamic = is_dynamic
         self._may_balance = most_shards > 0 and not is_dynamic
         self._sum = REDUCTION if not has_network else LINK
         self._steps: list[tuple[Sequence[StepTimes], Sequence[int]]] = []
@@ -155,7 +156,8 @@ class BottleneckFinder:
         the number that saves most.
         """
         counts = self._steps[-1][1]
-        now, members = sum(counts), len(counts)
+        now = sum(counts)
+        members = len(counts)
         if any(0 in each for _, each in self._steps):
             return 0.0, (0.0, now), (0.0, now)
         workers = [self._worker(place) for place in range(members)]

@@ -50,7 +50,8 @@ class _Drift:
         """Count one deviation; returns whether it is a change."""
         self.total += deviation - ALLOWANCE
         if self.total <= 0.0:
-            self.total, self.samples = 0.0, 0
+            self.total = 0.0
+            self.samples = 0
             return False
         self.samples += 1
         return self.total > THRESHOLD
@@ -101,7 +102,8 @@ class Estimate:
         self._rests.append(fixed_s)
         if has_changed:
             self._keep(max(self._slower.samples, self._faster.samples))
-            self._slower, self._faster = _Drift(), _Drift()
+            self._slower = _Drift()
+            self._faster = _Drift()
         self._added += 1
         if has_changed or len(self._shards) <= 2 * EVERY or self._added % EVERY == 0:
             self._compute()
@@ -125,7 +127,8 @@ class Estimate:
 
     def _compute(self) -> None:
         cost = _middle_mean(self._shards)
-        self.per_shard_s, self.fixed_s = cost, median(self._rests)
+        self.per_shard_s = cost
+        self.fixed_s = median(self._rests)
         if len(self._shards) < FEW:
             self.spread = UNKNOWN_SPREAD
             return

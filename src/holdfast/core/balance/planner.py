@@ -92,13 +92,16 @@ def level(costs: Sequence[Cost], num_shards: int) -> float:
         [(cost.seconds(1), 1 / cost.per_shard_s) for cost in costs]
         + [(cost.seconds(cost.cap), -1 / cost.per_shard_s) for cost in costs]
     )
-    shards, slope = float(len(costs)), 0.0
+    shards = float(len(costs))
+    slope = 0.0
     time = bends[0][0]
     for bend, change in bends:
         more = slope * (bend - time)
         if shards + more >= num_shards:
             break
-        shards, slope, time = shards + more, slope + change, bend
+        shards = shards + more
+        slope = slope + change
+        time = bend
     return time + (num_shards - shards) / slope if slope > 0 else time
 
 
@@ -134,10 +137,13 @@ def aligned(
 
 def _ranges(shards: range, limits: Sequence[tuple[int, int]]) -> list[range]:
     """Neighbouring ranges, each with at least and at most so many shards as its limits say."""
-    least, most = sum(low for low, _ in limits), sum(high for _, high in limits)
-    found, start = [], shards.start
+    least = sum(low for low, _ in limits)
+    most = sum(high for _, high in limits)
+    found = []
+    start = shards.start
     for low, high in limits:
-        least, most = least - low, most - high
+        least = least - low
+        most = most - high
         end = _roundest(
             max(start + low, shards.stop - most), min(start + high, shards.stop - least)
         )

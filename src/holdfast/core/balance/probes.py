@@ -29,8 +29,11 @@ class Probes:
     """
 
     def __init__(self) -> None:
-        self.is_on_standby, self.due_at = False, math.inf
-        self._delay, self._rest_s, self._threshold_s = 1, 0.0, 0.0
+        self.is_on_standby = False
+        self.due_at = math.inf
+        self._delay = 1
+        self._rest_s = 0.0
+        self._threshold_s = 0.0
         self._fast = 0
 
     def begin(self, eviction: Eviction, now: float) -> None:
@@ -39,12 +42,15 @@ class Probes:
             return
         self._rest_s = STEPS_BETWEEN * eviction.step_s * self._delay
         self._delay = min(2 * self._delay, MAX_DELAY)
-        self._threshold_s, self._fast = eviction.threshold_s, 0
-        self.is_on_standby, self.due_at = True, now + self._rest_s
+        self._threshold_s = eviction.threshold_s
+        self._fast = 0
+        self.is_on_standby = True
+        self.due_at = now + self._rest_s
 
     def end(self) -> None:
         """Note that the worker is a member."""
-        self.is_on_standby, self.due_at = False, math.inf
+        self.is_on_standby = False
+        self.due_at = math.inf
 
     def on_measured(self, seconds: float, now: float) -> bool:
         """Take the time of a shard; returns whether the worker is fit."""

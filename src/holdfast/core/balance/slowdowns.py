@@ -109,7 +109,8 @@ class _Worker:
         if not self.slow and self.reason is None:
             self.usual.append(shard)
         elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and self.reason is None):
-            self.usual, self.slow = deque(self.recent, maxlen=WINDOW), 0
+            self.usual = deque(self.recent, maxlen=WINDOW)
+            self.slow = 0
 
     @property
     def factor(self) -> float:

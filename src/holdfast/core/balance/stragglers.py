@@ -48,7 +48,8 @@ class StragglerFinder:
     """
 
     def __init__(self, ranks: Sequence[int], num_shards: int) -> None:
-        self._ranks, self._num_shards = ranks, num_shards
+        self._ranks = ranks
+        self._num_shards = num_shards
         self._slow_steps = 0
 
     def observe(self, costs: Sequence[Cost]) -> Straggler | None:

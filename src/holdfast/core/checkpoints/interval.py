@@ -29,7 +29,8 @@ class CheckpointInterval:
     """
 
     def __init__(self, given_s: float | None, now: float) -> None:
-        self._given_s, self._began_at = given_s, now
+        self._given_s = given_s
+        self._began_at = now
         self._stall_s: float | None = None
         self._write_s = 0.0
         self._failures = 0
@@ -41,7 +42,8 @@ class CheckpointInterval:
             stall_s: How long the workers were held up, seconds.
             write_s: How long it took until it was written, seconds.
         """
-        self._stall_s, self._write_s = stall_s, write_s
+        self._stall_s = stall_s
+        self._write_s = write_s
 
     def on_restored(self) -> None:
         """Take note of a failure after which a checkpoint was needed."""

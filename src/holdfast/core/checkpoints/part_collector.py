@@ -53,7 +53,8 @@ class Saving:
 
     def on_staged(self, event: PartStaged) -> list[PrepareCheckpoint | KeepSnapshot]:
         """Take note of a part; parts come until their workers have halted or exited."""
-        generation, part = event.generation, event.part
+        generation = event.generation
+        part = event.part
         if generation < self._oldest:
             return []
         parts = self._staged.setdefault((generation, part.number), {})
@@ -70,7 +71,8 @@ class Saving:
 
     def write_snapshot(self) -> list[PrepareCheckpoint]:
         """Write the snapshot, if there is one that is newer than what is written."""
-        snapshot, self._snapshot = self._snapshot, None
+        snapshot = self._snapshot
+        self._snapshot = None
         return [] if snapshot is None else [snapshot]
 
     def on_prepared(self, draft: Draft) -> None:
@@ -81,7 +83,8 @@ class Saving:
         """Take note of a result of this generation; returns what to do with its draft."""
         completed = list[CompleteCheckpoint]()
         while self._drafts and self._drafts[0].number <= result.number:
-            draft, self.result = self._drafts.popleft(), result
+            draft = self._drafts.popleft()
+            self.result = result
             if draft.number < result.number:
                 unknown = "another checkpoint was decided first"
                 result_of = replace(result, number=draft.number, step=draft.step, error=unknown)
@@ -96,5 +99,6 @@ class Saving:
 
     def begin_generation(self, generation: int) -> None:
         """Note that the workers resume in a generation, so older ones stage nothing more."""
-        self._oldest, self._snapshot = generation, None
+        self._oldest = generation
+        self._snapshot = None
         self._staged.clear()

@@ -50,7 +50,8 @@ class Reason(enum.StrEnum):
     PINNED = "pinned"
 
 
-_UNVERIFIED, _VERIFIED = Condition.UNVERIFIED, Condition.VERIFIED
+_UNVERIFIED = Condition.UNVERIFIED
+_VERIFIED = Condition.VERIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

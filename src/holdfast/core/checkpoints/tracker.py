@@ -31,7 +31,8 @@ class CheckpointTracker:
     def __init__(self, every_s: float | None, now: float) -> None:
         self.result: CheckpointResult | None = None
         self.requested = 0
-        self._interval, self._has_resumed = CheckpointInterval(every_s, now), False
+        self._interval = CheckpointInterval(every_s, now)
+        self._has_resumed = False
         self._is_timed = every_s != 0
         self._due = now + self._interval.seconds(now)
         self._drafts: dict[str, Draft] = {}  # of one number, by host
@@ -101,7 +102,8 @@ class CheckpointTracker:
             write_s = max(draft.write_s for draft in drafts)
             self._interval.on_saved(max(draft.stall_s for draft in drafts), write_s)
         self._drafts.clear()
-        self.requested, self._due = 0, now + self._interval.seconds(now)
+        self.requested = 0
+        self._due = now + self._interval.seconds(now)
         return True
 
     def _request(self, generation: int) -> None:

@@ -68,9 +68,11 @@ def leaf(shard: int, num_shards: int) -> int:
 
 def leaves(node: int, num_shards: int) -> range:
     """The shards below a node."""
-    first, end = node, node + 1
+    first = node
+    end = node + 1
     while first < span(num_shards):
-        first, end = 2 * first, 2 * end
+        first = 2 * first
+        end = 2 * end
     start = span(num_shards)
     return range(first - start, min(end - start, num_shards))
 
@@ -85,7 +87,9 @@ def max_partials(num_shards: int) -> int:
 
 def partials_needed(leaves: Iterable[int], num_shards: int) -> int:
     """The most partial sums that a worker holds at a time if it computes `leaves`, in order."""
-    table, held, most = [ABSENT] * num_nodes(num_shards), 0, 0
+    table = [ABSENT] * num_nodes(num_shards)
+    held = 0
+    most = 0
 
     def merge(_left: int, _right: int) -> None:
         nonlocal held
@@ -110,7 +114,8 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
     assert table[node] == ABSENT, f"node {node} was finished twice"
     table[node] = slot
     while node != ROOT and table[node ^ 1] != ABSENT:
-        left, right = table[node & ~1], table[node | 1]
+        left = table[node & ~1]
+        right = table[node | 1]
         if EMPTY not in (left, right):
             merge(left, right)
         table[node & ~1] = table[node | 1] = ABSENT
@@ -138,7 +143,8 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
     Returns:
         Nodes from left to right, no two of which share a shard.
     """
-    rows, first_padding = list(tables), leaf(num_shards, num_shards)
+    rows = list(tables)
+    first_padding = leaf(num_shards, num_shards)
 
     def highest(node: int) -> list[int] | None:
         """The nodes at and below `node`; None where it holds no shard."""
@@ -146,7 +152,8 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
             return [node]
         if node >= first_padding - num_shards:
             return [] if node < first_padding else None
-        left, right = highest(2 * node), highest(2 * node + 1)
+        left = highest(2 * node)
+        right = highest(2 * node + 1)
         if left is None:
             return right
         both = left == [2 * node] and right in (None, [2 * node + 1])
@@ -168,7 +175,8 @@ def reduction(
     Returns:
         The node's term; None where every shard below it is empty.
     """
-    first_leaf, num_leaves = span(num_shards), num_shards
+    first_leaf = span(num_shards)
+    num_leaves = num_shards
 
     def term(node: int) -> Term | None:
         for rank, table in tables.items():
@@ -177,7 +185,8 @@ def reduction(
         if node >= first_leaf:
             assert node >= first_leaf + num_leaves, f"shard {node - first_leaf} was not computed"
             return None
-        left, right = term(2 * node), term(2 * node + 1)
+        left = term(2 * node)
+        right = term(2 * node + 1)
         if left is None or right is None:
             return right if left is None else left
         return Add(left, right)

@@ -45,7 +45,8 @@ def cifar(spec: Cifar) -> Splits:
         x, y = (np.concatenate(part) for part in zip(*batches, strict=True))
         return Samples.of(x.reshape(-1, 3, 32, 32), y)
 
-    training, test = samples(training_files), samples(test_files)
+    training = samples(training_files)
+    test = samples(test_files)
     scale = Scale.of(training.x, np.arange(len(training.y)))
     return Splits(
         training=Images(training, scale=scale, shift=4 * spec.augment, mirror=spec.augment),
@@ -59,7 +60,8 @@ def _batch(content: bytes, key: bytes, classes: int, where: str) -> tuple[Bytes,
     """The pixels of one file, uint8[n, 3072], and its labels, int64[n]."""
     batch = _unpickle(content, where)
     try:
-        rows, labels = batch[b"data"], batch[key]
+        rows = batch[b"data"]
+        labels = batch[key]
     except (KeyError, TypeError):
         raise JobError(f"{where} is not a CIFAR batch; download the data set again") from None
     if not isinstance(rows, _Array) or not all(type(label) is int for label in labels):

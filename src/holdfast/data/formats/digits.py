@@ -19,9 +19,11 @@ def digits(*, augment: bool) -> Splits:
     assert package.submodule_search_locations is not None
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     table = np.loadtxt(path, delimiter=",", dtype=np.int64)
-    x, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.float32) / 16, table[:, -1]
+    x = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.float32) / 16
+    y = table[:, -1]
     order = Permutation(len(y), b"digits: training and test").take(0, len(y))
-    train, test = order[360:], order[:360]
+    train = order[360:]
+    test = order[:360]
     return Splits(
         training=Images(Samples.of(x[train], y[train]), shift=int(augment)),
         test=Images(Samples.of(x[test], y[test])),

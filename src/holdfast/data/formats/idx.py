@@ -32,7 +32,8 @@ def mnist(spec: Mnist) -> Splits:
         JobError: A file is missing, damaged, or does not fit the others.
     """
     path = published.located("mnist", spec.path)
-    training, test = _samples(path, "train"), _samples(path, "t10k")
+    training = _samples(path, "train")
+    test = _samples(path, "t10k")
     height, width = training.x.shape[2:]
     if test.x.shape[2:] != (height, width):
         raise JobError(

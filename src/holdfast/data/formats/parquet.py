@@ -22,9 +22,12 @@ def blocks(path: Path, spec: Records) -> Blocks:
     Raises:
         JobError: It is damaged, or does not contain what `spec` says.
     """
-    arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
+    arrow = library("pyarrow")
+    parquet = library("pyarrow.parquet")
     features = (spec.features,) if isinstance(spec.features, str) else spec.features
-    names, where, row = [*features, spec.labels], f"{path}: {', '.join(features)}", 0
+    names = [*features, spec.labels]
+    where = f"{path}: {', '.join(features)}"
+    row = 0
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             missing = [name for name in names if name not in file.schema_arrow.names]
@@ -58,7 +61,9 @@ def _features(arrow: Any, columns: list[Any], spec: Records, where: str, row: in
 
 def _unnested(arrow: Any, column: Any, where: str) -> npt.NDArray[Any]:
     """A column of numbers, lists of numbers, lists of such lists … as one array."""
-    types, compute, dimensions = arrow.types, library("pyarrow.compute"), [len(column)]
+    types = arrow.types
+    compute = library("pyarrow.compute")
+    dimensions = [len(column)]
     while (
         types.is_list(column.type)
         or types.is_large_list(column.type)

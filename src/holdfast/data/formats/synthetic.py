@@ -42,10 +42,13 @@ def synthetic_text(size: int) -> bytes:
     Three letters, drawn once, may follow any two. A model with a context of two letters can reach
     0.88 bits per letter; one with less context cannot come close.
     """
-    generator, count = generator_for("synthetic text"), len(LETTERS)
+    generator = generator_for("synthetic text")
+    count = len(LETTERS)
     followers = torch.rand(count * count, count, generator=generator).argsort(1)[:, :3].tolist()
     steps = torch.tensor(NEXT_LETTER_PROBABILITIES).cumsum(0)[:-1].tolist()
-    before, last, text = 0, 0, bytearray()
+    before = 0
+    last = 0
+    text = bytearray()
     for chance in torch.rand(size, generator=generator).tolist():
         before, last = last, followers[before * count + last][bisect_right(steps, chance)]
         text.append(LETTERS[last])

@@ -55,9 +55,12 @@ def blocks(path: Path, spec: Records) -> Blocks:
     """
     if not isinstance(spec.features, str):
         raise JobError("data.features must name one feature of a TFRecord file, not several")
-    parse, records, row = _parser(), _records(path), 0
+    parse = _parser()
+    records = _records(path)
+    row = 0
     while block := list(itertools.islice(records, BLOCK)):
-        values, labels = list[Value](), list[Value]()
+        values = list[Value]()
+        labels = list[Value]()
         for number, record in enumerate(block, start=row):
             example = parse(record, f"{path}, record {number}")
             values.append(_value(example, spec.features, f"{path}, record {number}"))

@@ -71,8 +71,11 @@ class Loader:
         settings: LoaderSettings,
         check_abort: Callable[[], None],
     ) -> None:
-        self._dataset, self._order, self._items = dataset, order, items
-        self._settings, self._check_abort = settings, check_abort
+        self._dataset = dataset
+        self._order = order
+        self._items = items
+        self._settings = settings
+        self._check_abort = check_abort
         in_thread = settings.prefetch if getattr(dataset, "reads_ahead", True) else 0
         self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
         self._ahead: dict[tuple[int, int], Future[Loaded | None]] = {}

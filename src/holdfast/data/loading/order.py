@@ -73,7 +73,8 @@ class SampleOrder:
         """The samples of neighbouring shards, int64[n]."""
         start = step % self.steps_per_epoch * self.batch_size
         bounds = shard_bounds(self.batch_size_of(step), self.batch_size, self.num_shards)
-        lo, hi = bounds[shards.start], bounds[shards.stop]
+        lo = bounds[shards.start]
+        hi = bounds[shards.stop]
         return self._permutation(self.epoch_of(step)).take(start + lo, start + hi)
 
     def _permutation(self, epoch: int) -> Permutation:

@@ -128,7 +128,8 @@ def _packed(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[An
 
     Strides and alignment are kept, because kernels may sum in another order if they differ.
     """
-    size, stride = tuple(tensor.shape), tensor.stride()
+    size = tuple(tensor.shape)
+    stride = tensor.stride()
     reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     start, span = (tensor.storage_offset(), 1 + reach) if tensor.numel() else (0, 0)
     lead = start % (ALIGNMENT // tensor.itemsize)

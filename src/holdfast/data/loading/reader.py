@@ -109,8 +109,10 @@ class SampleReader:
         settings: LoaderSettings,
         check_abort: Callable[[], None],
     ) -> None:
-        self._dataset, self._order = dataset, order
-        self._settings, self._check_abort = settings, check_abort
+        self._dataset = dataset
+        self._order = order
+        self._settings = settings
+        self._check_abort = check_abort
         self._loader: Loader | None = None
         self.epochs = order.epochs
         self.total_steps = min(order.total_steps, steps or order.total_steps)

@@ -52,9 +52,14 @@ class StreamReader:
         seed: int,
         check_abort: Callable[[], None],
     ) -> None:
-        self._stream, self._collate, self._check_abort = stream, collate, check_abort
-        self._batch_size, self._num_shards, self._seed = batch_size, num_shards, seed
-        self.epochs, self.total_steps = epochs, steps
+        self._stream = stream
+        self._collate = collate
+        self._check_abort = check_abort
+        self._batch_size = batch_size
+        self._num_shards = num_shards
+        self._seed = seed
+        self.epochs = epochs
+        self.total_steps = steps
         kind = type(stream)
         self.facts = {
             "stream": f"{kind.__module__}.{kind.__qualname__}",
@@ -85,7 +90,8 @@ class StreamReader:
         if self._pass is not None and state == self.state_dict():
             return
         self._position = {key: value for key, value in state.items() if key != "next"}
-        self._next, self._pass = state["next"], None
+        self._next = state["next"]
+        self._pass = None
 
     def is_over(self, step: int) -> bool:
         """See `Reader`."""
@@ -130,12 +136,15 @@ class StreamReader:
         """See `Reader`."""
         self._open()
         assert self._pass is not None, "a step was committed after the last one"
-        position, step = self._position, self._position["step"] + 1
-        state, is_full = self._pass.state(), len(self._samples) == self._batch_size
+        position = self._position
+        step = self._position["step"] + 1
+        state = self._pass.state()
+        is_full = len(self._samples) == self._batch_size
         following = self._pull(self._pass, step) if is_full else []
         if following:
             self._position = {**position, "step": step, "ended": False, "state": state}
-            self._samples, self._next = following, digest_of(following)
+            self._samples = following
+            self._next = digest_of(following)
         else:
             self._position = {
                 "step": step,
@@ -144,7 +153,9 @@ class StreamReader:
                 "ended": True,
                 "state": None,
             }
-            self._samples, self._next, self._pass = [], None, None
+            self._samples = []
+            self._next = None
+            self._pass = None
 
     def check(self, known: str) -> str:
         """See `Reader`. The samples that come next are compared wherever a stream is opened."""
@@ -182,7 +193,8 @@ class StreamReader:
             self._samples = [] if opened is None else self._pull(opened, step)
             found = digest_of(self._samples)
             if opened is not None and self._next in (None, found):
-                self._pass, self._next = opened, found
+                self._pass = opened
+                self._next = found
                 break
         else:
             raise JobError(

@@ -59,7 +59,8 @@ def versions(peers: Sequence[Peer]) -> Iterator[Finding]:
     first, *others = peers
     alike = True
     for other in others:
-        theirs, ours = other.report.versions, first.report.versions
+        theirs = other.report.versions
+        ours = first.report.versions
         unlike = {
             name: f"{name} {theirs.get(name) or 'missing'}, not {version or 'missing'}"
             for name, version in ours.items()
@@ -150,7 +151,8 @@ def reached(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
     for link in links:
         if link.reach is Reach.REACHED:
             continue
-        source, target = by_name[link.source], by_name[link.target]
+        source = by_name[link.source]
+        target = by_name[link.target]
         back = by_pair.get((link.target, link.source))
         yield _unreached(source, target, link, back)
 
@@ -159,7 +161,8 @@ def _unreached(source: Peer, target: Peer, link: Link, back: Link | None) -> Fin
     where = f"{target.name} at {target.report.address}"
     found = f"{source.name} cannot connect to {where}: {link.why}"
     works_back = back is not None and back.reach is Reach.REACHED
-    arrives, answers = source.name in target.heard, target.name in source.heard
+    arrives = source.name in target.heard
+    answers = target.name in source.heard
     match link.reach:
         case Reach.SILENT if arrives and not answers and not works_back:
             found += f"; packets from {source.name} arrive, those of {target.name} do not"

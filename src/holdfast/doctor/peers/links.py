@@ -63,7 +63,8 @@ class Links:
     def __init__(
         self, rank: int, addresses: Mapping[int, str], listener: socket.socket, key: bytes
     ) -> None:
-        self._rank, self._key = rank, key
+        self._rank = rank
+        self._key = key
         self._places = {each: _place(at) for each, at in addresses.items() if each != rank}
         self._listener = listener
         listener.setblocking(True)
@@ -123,7 +124,8 @@ class Links:
 
     def _rank_of(self, hello: bytes) -> int | None:
         """The rank of the host that has signed something; None if none has."""
-        rank, mac = hello[: _RANK.size], hello[_RANK.size :]
+        rank = hello[: _RANK.size]
+        mac = hello[_RANK.size :]
         is_signed = hmac.compare_digest(mac, hmac.digest(self._key, rank, "sha256"))
         return int(_RANK.unpack(rank)[0]) if is_signed else None
 

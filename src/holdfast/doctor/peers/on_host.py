@@ -34,7 +34,8 @@ PEERS: Final = "HOLDFAST_PEERS"
 def main() -> None:
     """Check this host and its links."""
     wanted = Wanted.model_validate_json(sys.argv[1])
-    peers, rank = json.loads(os.environ[PEERS]), int(os.environ["RANK"])
+    peers = json.loads(os.environ[PEERS])
+    rank = int(os.environ["RANK"])
     addresses = {int(each): at for each, at in peers["addresses"].items()}
     if len(addresses) < 2:
         _tell(_report(wanted, ""))
@@ -65,7 +66,9 @@ def _report(wanted: Wanted, address: str) -> HostReport:
 
 def _examined(needs: Needs, address: str) -> HostReport:
     """Findings of this host on itself."""
-    found, report, weights = list[Finding](), None, ""
+    found = list[Finding]()
+    report = None
+    weights = ""
     for each in examine(needs, address.rpartition(":")[0], None):
         match each:
             case Finding():

@@ -119,7 +119,8 @@ class _Loop:
 
     def __call__(self) -> dict[str, Any] | None:
         context = ray.train.get_context()
-        rank, size = context.get_world_rank(), context.get_world_size()
+        rank = context.get_world_rank()
+        size = context.get_world_size()
         board = broadcast_from_rank_zero(_make_board(size) if rank == 0 else None)
         if rank > 0:
             follow_orders(board, rank)

@@ -31,13 +31,16 @@ class TrainPlaces:
         workers: How many workers of Ray Train there are.
     """
 
-    name, peer = "Ray Train", ""
+    name = "Ray Train"
+    peer = ""
 
     def __init__(self, board: Any, workers: int) -> None:
-        self._board, self._workers = board, workers
+        self._board = board
+        self._workers = workers
         self._ranks: dict[str, int] = {}
         self._places: dict[str, Place] = {}
-        self._lock, self._failure = threading.Lock(), ""
+        self._lock = threading.Lock()
+        self._failure = ""
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._listener = threading.Thread(target=self._listen, name="ray-train-places", daemon=True)
         self._listener.start()

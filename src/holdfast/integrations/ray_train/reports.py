@@ -45,13 +45,15 @@ class Reporter:
     """
 
     def __init__(self, run_dir: Path, call_others: Callable[[], None]) -> None:
-        self._run_dir, self._call_others = run_dir, call_others
+        self._run_dir = run_dir
+        self._call_others = call_others
         self._store = CheckpointStore.of_run(run_dir)
         self._rows = deque[tuple[int, dict[str, Any]]](maxlen=MAX_ROWS)
         self._facts: dict[str, Any] = {}
         self._step = 0  # the newest one that has been logged
         self._reported = -1
-        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="ray-train-reports", daemon=True)
         self._thread.start()
 

@@ -51,7 +51,8 @@ def bring(checkpoint: Checkpoint, run_dir: Path) -> None:
         OSError: The disk is full, say.
     """
     with checkpoint.as_directory() as folder:
-        theirs, ours = CheckpointStore.of_run(Path(folder)), CheckpointStore.of_run(run_dir)
+        theirs = CheckpointStore.of_run(Path(folder))
+        ours = CheckpointStore.of_run(run_dir)
         wanted = newest_described(theirs) if (Path(folder) / JOB_FILE).exists() else None
         if wanted is None:
             raise CheckpointError(

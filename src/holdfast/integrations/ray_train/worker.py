@@ -52,7 +52,8 @@ def follow_orders(board: Any, rank: int) -> None:
 
 
 def _start(board: Any, rank: int, launch: Launch) -> AgentProcess:
-    agent, host = AgentProcess(launch.arguments, launch.token), f"worker {rank} of Ray Train"
+    agent = AgentProcess(launch.arguments, launch.token)
+    host = f"worker {rank} of Ray Train"
     running = Place(state=PlaceState.RUNNING, host=host)
     board.tell.remote(News(name=launch.name, place=running))
     thread = threading.Thread(

@@ -83,7 +83,8 @@ def audit(run_dir: Path) -> Audit:
             f"{error.filename or run_dir} cannot be read: {error.strerror}; see who owns it, and "
             "its disk"
         ) from None
-    order, lives = order_of(manifests), lives_of(events, recoveries)
+    order = order_of(manifests)
+    lives = lives_of(events, recoveries)
     newest = max((row.step for row in rows), default=0)
     segments = segments_of(lives, newest)
     epochs = epochs_of(rows, order, is_over=_has_finished(events))

@@ -109,7 +109,9 @@ def lives_of(
 
 
 def _lives(events: Iterable[Mapping[str, Any]]) -> list[Life]:
-    lives, stored, causes = list[Life](), set[int](), list[str]()
+    lives = list[Life]()
+    stored = set[int]()
+    causes = list[str]()
     for event in events:
         match event:
             case {"event": "run-started", "time_unix_s": at}:
@@ -121,7 +123,8 @@ def _lives(events: Iterable[Mapping[str, Any]]) -> list[Life]:
                 lives[-1] = _with_generation(lives[-1], event, stored, causes)
                 causes.clear()
             case {"event": "run-ended" | "run-failed"} if lives:
-                steps, ending = event.get("steps"), history.words(event)
+                steps = event.get("steps")
+                ending = history.words(event)
                 lives[-1] = replace(lives[-1], ending=ending, steps=steps)
             case {"event": name, "step": int(step)} if name in STORED:
                 stored.add(step)
@@ -164,7 +167,8 @@ def _counted(
         earlier: The life before it.
         again: When each recovery was over, and what it has cost.
     """
-    counted, ends = list[Generation](), [*(each.at for each in generations[1:]), inf]
+    counted = list[Generation]()
+    ends = [*(each.at for each in generations[1:]), inf]
     for each, end in zip(generations, ends, strict=False):  # there may be no generation
         reported = [steps for at, steps in again if each.at <= at < end]
         if counted:
@@ -184,7 +188,8 @@ def segments_of(lives: Sequence[Life], newest: int) -> list[Segment]:
         lives: The lives of the run.
         newest: The newest step.
     """
-    found, last = list[Segment](), newest
+    found = list[Segment]()
+    last = newest
     for life in reversed(lives):
         for each in reversed(life.generations):
             if each.step < last:
@@ -206,7 +211,8 @@ def check_lineage(lives: Sequence[Life]) -> Check:
     generations = [each for life in lives for each in life.generations]
     if not generations:
         return not_checked("lineage", "no generation is recorded")
-    problems, unknown = list[str](), list[str]()
+    problems = list[str]()
+    unknown = list[str]()
     for life in lives:
         for each in life.generations:
             who = f"generation {each.number} of start {life.number}"

@@ -51,7 +51,8 @@ def _check_stream(epochs: Sequence[Epoch]) -> Check:
 
 
 def _problems(epoch: Epoch, steps: set[int], order: SampleOrder) -> list[str]:
-    times, used = np.zeros(order.num_samples, dtype=np.uint8), 0
+    times = np.zeros(order.num_samples, dtype=np.uint8)
+    used = 0
     for step in sorted(steps):
         indices = order.indices(step - 1, range(order.num_shards))
         times[indices] += 1  # once, if a step had a sample twice

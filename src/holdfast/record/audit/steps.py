@@ -87,7 +87,8 @@ def epochs_of(rows: Sequence[StepRow], order: SampleOrder | None, *, is_over: bo
         order: The sample order; None for a stream, whose epochs end where the next begins.
         is_over: Whether the run has finished.
     """
-    steps, samples = dict[int, int](), dict[int, int]()
+    steps = dict[int, int]()
+    samples = dict[int, int]()
     for row in rows:
         steps[row.epoch] = steps.get(row.epoch, 0) + 1
         samples[row.epoch] = samples.get(row.epoch, 0) + row.samples
@@ -118,7 +119,8 @@ def check_numbers(rows: Sequence[StepRow], reached: int, path: Path) -> Check:
     """
     if not rows:
         return _check_without_steps(reached, path)
-    problems, expected = list[str](), 1
+    problems = list[str]()
+    expected = 1
     for row in rows:
         if row.step > expected:
             problems.append(f"{_range(expected, row.step - 1)} missing")

@@ -19,7 +19,8 @@ _MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples"})
 
 def manifests_of(store: CheckpointStore) -> tuple[list[Manifest], list[str]]:
     """The manifests that can be read, newest first, and what is wrong with the others."""
-    found, problems = list[Manifest](), list[str]()
+    found = list[Manifest]()
+    problems = list[str]()
     for name in store.committed():
         try:
             found.append(store.manifest(name))
@@ -46,7 +47,8 @@ def check_stored(
     """
     if not manifests and not damaged:
         return not_checked("checkpoints", "no checkpoint is left here")
-    by_step, problems = {row.step: row for row in rows}, list(damaged)
+    by_step = {row.step: row for row in rows}
+    problems = list(damaged)
     newest = _facts(manifests[0].order) if manifests else {}
     for manifest in manifests:
         changed = [key for key, value in _facts(manifest.order).items() if newest.get(key) != value]

@@ -66,7 +66,8 @@ def _no_step(record: RunRecord, now: float) -> Alert:
 
 
 def _worker_lost(record: RunRecord, now: float) -> Alert:
-    desired, standby = 0, set[int]()
+    desired = 0
+    standby = set[int]()
     counts: list[tuple[float, float]] = []
     for event in record.events:
         match event:
@@ -93,7 +94,8 @@ def _worker_lost(record: RunRecord, now: float) -> Alert:
 
 def restart_budget(record: RunRecord, now: float) -> Alert:
     """How many of the failures that a run tolerates there have been, up to `now`."""
-    rule, restarts = alert_rules.RESTART_BUDGET, record.job.restarts if record.job else None
+    rule = alert_rules.RESTART_BUDGET
+    restarts = record.job.restarts if record.job else None
     if restarts is None:
         return Alert(rule=rule, value=MISSING)
     begin = now - restarts.window_s
@@ -104,7 +106,8 @@ def restart_budget(record: RunRecord, now: float) -> Alert:
         and event.get("unexpected") is not False
         and begin < event["time_unix_s"] <= now
     ]
-    used, limit = len(failed_at), restarts.limit
+    used = len(failed_at)
+    limit = restarts.limit
     value = f"{used} of {limit} in {duration(restarts.window_s)}"
     enough = next((n for n in range(1, used + 1) if limit and n / limit >= rule.limit), None)
     return Alert(rule=rule, value=value, since=failed_at[enough - 1] if enough else None)
@@ -136,7 +139,8 @@ def _checkpoint_failures(record: RunRecord, now: float) -> Alert:
 
 
 def _imbalance(record: RunRecord, now: float) -> Alert:
-    rule, at = alert_rules.IMBALANCE, record.steps.columns["at"]
+    rule = alert_rules.IMBALANCE
+    at = record.steps.columns["at"]
     rows = record.workers(RECENT_STEPS)
     newest = breakdown.imbalance([breakdown.busy_s(row) for row in rows])
     if newest is None:

@@ -45,7 +45,8 @@ def _batches(table: TableSource, columns: Mapping[str, type]) -> Iterator[list[d
 
 
 def _write_csv(table: TableSource, path: Path) -> int:
-    columns, count = table.all_columns(), 0
+    columns = table.all_columns()
+    count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -72,7 +73,8 @@ def _parquet_writer() -> Any:
     }
 
     def write(table: TableSource, path: Path) -> int:
-        columns, count = table.all_columns(), 0
+        columns = table.all_columns()
+        count = 0
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
         with parquet.ParquetWriter(path, schema) as writer:
             for batch in _batches(table, columns):

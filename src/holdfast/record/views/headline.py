@@ -88,7 +88,8 @@ def _resume(record: RunRecord) -> str:
 
 
 def _finished(record: RunRecord, _: RunState, __: float) -> Headline:
-    metric, result = metric_of(record), record.result or {}
+    metric = metric_of(record)
+    result = record.result or {}
     reached = f"{metric.title} {metric.shown(metric.values[-1])} after " if metric else "after "
     digest = str(result.get("weights_sha256", ""))
     return Headline(
@@ -119,7 +120,8 @@ def _bottleneck(record: RunRecord, now: float) -> Headline | None:
     found = [event for event in record.events if event["event"] == "bottleneck-found"]
     if not found or found[-1]["bottleneck"] == "compute-bound":
         return None  # there is nothing to do
-    name, words = str(found[-1]["bottleneck"]), str(found[-1]["text"])
+    name = str(found[-1]["bottleneck"])
+    words = str(found[-1]["text"])
     since = found[-1]["time_unix_s"]
     for event in reversed(found):
         if event["bottleneck"] != name:

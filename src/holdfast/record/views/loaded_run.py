@@ -27,7 +27,8 @@ class Table(Mapping[str, list[Any]]):
 
     def __init__(self, source: TableSource) -> None:
         columns = source.all_columns()
-        self.name, self._columns = source.name, {name: list[Any]() for name in columns}
+        self.name = source.name
+        self._columns = {name: list[Any]() for name in columns}
         for row in source.rows():
             for name, value in converted(row, columns).items():
                 self._columns[name].append(value)

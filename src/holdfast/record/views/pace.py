@@ -48,8 +48,12 @@ def window_s(start: float, end: float) -> float:
 
 def pace_of(run: RunAt) -> Pace | None:
     """How fast a run goes now; None before its second step."""
-    columns, start, end = run.record.steps.columns, run.start, run.stepped_until
-    at, samples, seconds = columns["at"], columns["samples"], columns["seconds"]
+    columns = run.record.steps.columns
+    start = run.start
+    end = run.stepped_until
+    at = columns["at"]
+    samples = columns["samples"]
+    seconds = columns["seconds"]
     if len(at) < 2 or end <= start:
         return None
     window = window_s(start, end)
@@ -72,8 +76,10 @@ def left_s(run: RunAt) -> float | None:
     """How long the rest of a run takes, seconds, if it is as fast as recently; None if that is not
     known.
     """
-    columns, total = run.record.steps.columns, run.record.total_steps
-    at, step = columns["at"], columns["step"]
+    columns = run.record.steps.columns
+    total = run.record.total_steps
+    at = columns["at"]
+    step = columns["step"]
     if total is None or len(at) < 2:
         return None
     row = min(bisect_left(at, run.end - RECENT_S), len(at) - 2)
@@ -83,7 +89,8 @@ def left_s(run: RunAt) -> float | None:
 
 def epochs_of(record: RunRecord) -> tuple[float, int] | None:
     """How many epochs a run has done, and has in all; None if that is not known."""
-    total, epochs = record.total_steps, getattr(record.job, "epochs", 0)
+    total = record.total_steps
+    epochs = getattr(record.job, "epochs", 0)
     return (epochs * record.steps.newest / total, epochs) if total and epochs else None
 
 

@@ -49,7 +49,8 @@ class WorkerNow:
 def workers_of(run: RunAt) -> list[WorkerNow]:
     """The workers of a run, by rank."""
     record = run.record
-    states, hosts = _states(record.events), record.hosts
+    states = _states(record.events)
+    hosts = record.hosts
     times = {int(row["rank"]): row for row in run.worker_times}
     return [
         WorkerNow(

@@ -48,7 +48,8 @@ def provide(
     Raises:
         JobError: The checkpoint did not arrive. Without one the run would begin from nothing.
     """
-    store, began = CheckpointStore.of_run(run_dir), time.monotonic()
+    store = CheckpointStore.of_run(run_dir)
+    began = time.monotonic()
     newest = None
     with contextlib.suppress(OSError):  # the agent waits if it has a newer one
         newest = store.newest()

@@ -48,13 +48,16 @@ class Collector:
     """
 
     def __init__(self, run_dir: Path, address: str, credentials: Credentials | None) -> None:
-        self._run_dir, self._address, self._credentials = run_dir, address, credentials
+        self._run_dir = run_dir
+        self._address = address
+        self._credentials = credentials
         self._store = CheckpointStore.of_run(run_dir)
         self._newest: tuple[str, CheckpointMessage] | None = None  # with its name
         self._settled = ""  # the newest one that needs not be offered again
         self._failures = 0  # in a row
         self._sending: grpc.Future[OfferedMessage] | None = None
-        self._finishing, self._abandoned = threading.Event(), threading.Event()
+        self._finishing = threading.Event()
+        self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._work, name="collector", daemon=True)
         self._thread.start()
 
@@ -85,7 +88,8 @@ class Collector:
 
     def _offer_last(self, service: CheckpointService) -> None:
         """Offer the newest checkpoint until the coordinator has it, cannot take it, or is gone."""
-        self._settled, self._newest = "", None  # one of the same step may have replaced it
+        self._settled = ""
+        self._newest = None  # one of the same step may have replaced it
         began = heard_at = time.monotonic()
         while not self._abandoned.is_set() and (result := self._offer_newest(service)) not in _DONE:
             now = time.monotonic()

@@ -51,8 +51,11 @@ class Fleet:
         coordinator: CoordinatorProcess,
         log: EventLog,
     ) -> None:
-        self._engine, self._coordinator, self._log = engine, coordinator, log
-        self._run_dir, self._public = run_dir, public
+        self._engine = engine
+        self._coordinator = coordinator
+        self._log = log
+        self._run_dir = run_dir
+        self._public = public
         self._replacing = Replacing(agents)
         self._places: Mapping[str, Place] = {}
         self._has_begun = False
@@ -103,7 +106,8 @@ class Fleet:
 
     def _look(self) -> Mapping[str, Place]:
         """Look where the agents are, and log what has changed; returns those that have ended."""
-        before, self._places = self._places, self._engine.places()
+        before = self._places
+        self._places = self._engine.places()
         for name, place in self._places.items():
             known = before.get(name)
             if known is None or known.state is not place.state:

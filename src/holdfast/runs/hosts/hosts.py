@@ -55,7 +55,8 @@ class OwnHost:
     """
 
     def __init__(self, starter: LocalHosts, coordinator: CoordinatorProcess) -> None:
-        self._starter, self._coordinator = starter, coordinator
+        self._starter = starter
+        self._coordinator = coordinator
         self._number = 0
         self._has_begun = False
         self._host = self._start()

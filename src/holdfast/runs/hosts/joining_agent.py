@@ -124,7 +124,8 @@ def serve(
         Interrupted: A signal has ended it, or the run.
         HoldfastError: The workers of this host cannot be started, or the run has failed.
     """
-    token, hostname = read_token(None if placed else token_file), placed or socket.gethostname()
+    token = read_token(None if placed else token_file)
+    hostname = placed or socket.gethostname()
     if not address:
         address = _route_to(coordinator)
         say(f"workers use {address}, the address of the route to {coordinator}")
@@ -133,7 +134,8 @@ def serve(
             begin(partial(stop.append, True))
         timeout_s = PLACED_TIMEOUT_S if placed else JOIN_TIMEOUT_S
         joined = join(coordinator, token, hostname, timeout_s, None)
-        delay, delay_s = RejoinDelay(), 0.0
+        delay = RejoinDelay()
+        delay_s = 0.0
         with closing(
             _Host(coordinator, address, run_dir, spawned, profile, serving, is_placed=bool(placed))
         ) as host:
@@ -141,7 +143,8 @@ def serve(
                 _rest(delay_s, stop)
                 began = time.monotonic()
                 was_told = host.work(joined, say, stop)
-                served_s, before = time.monotonic() - began, joined.credentials.agent
+                served_s = time.monotonic() - began
+                before = joined.credentials.agent
                 delay_s = delay.after(served_s) if was_told else 0.0
                 try:
                     joined = join(coordinator, token, hostname, REJOIN_TIMEOUT_S, before)
@@ -199,7 +202,9 @@ class _Host:
         self._control = control_address(coordinator)
         self._address = address
         self._serving = serving
-        self._run_dir, self._spawned, self._is_placed = run_dir, spawned, is_placed
+        self._run_dir = run_dir
+        self._spawned = spawned
+        self._is_placed = is_placed
         self._forks: ForkServer | None = None
         self._sent: Positions | None = None
         self._metrics: StepTail | None = None
@@ -207,7 +212,8 @@ class _Host:
         self._claim = ExitStack()
         self._shares: tuple[Share, ...] | None = None
         self._trainer = TrainerServer.of(os.environ)
-        self.was_stopped, self.failure = False, ""
+        self.was_stopped = False
+        self.failure = ""
 
     def work(self, joined: Joined, say: Say, stop: list[bool]) -> bool:
         """Run an agent until it ends.
@@ -215,7 +221,8 @@ class _Host:
         Returns:
             Whether the coordinator told it to: the run is over, or this host was taken for lost.
         """
-        agent, name = joined.credentials.agent, joined.message.name
+        agent = joined.credentials.agent
+        name = joined.message.name
         sent, packed = fetch_job(self._control, agent)
         run_directory = self._run_directory(sent, packed, say, stop)
         with run_directory as directory, EventLog(directory.path / EVENTS) as log:
@@ -234,8 +241,10 @@ class _Host:
                 self._metrics.begin(-1)
                 self._collector = Collector(directory.path, self._control, agent)
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
-            forks, exits = self._fork_server(directory), ProcessExits(directory.job, log)
-            attempt, interface = joined.message.attempt, self._interface(directory, joined)
+            forks = self._fork_server(directory)
+            exits = ProcessExits(directory.job, log)
+            attempt = joined.message.attempt
+            interface = self._interface(directory, joined)
             hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface, shares)
             with (
                 closing(hosts),
@@ -246,7 +255,8 @@ class _Host:
                 while (state := _next_state(host)) in (HostState.STARTING, HostState.UP):
                     if stop:
                         raise Interrupted(_ENDED)
-                self.was_stopped, self.failure = host.was_stopped, host.failure
+                self.was_stopped = host.was_stopped
+                self.failure = host.failure
         return state is HostState.LEFT
 
     def _claimed_shares(self, job: Job, run: str, stop: list[bool]) -> tuple[Share, ...]:
@@ -316,7 +326,8 @@ class _Host:
             return placed_directory(message.run, job, message.run_id)
         path = path or RUNS / message.run
         resume = (path / load.JOB_FILE).exists()
-        until, has_said = time.monotonic() + HELD_TIMEOUT_S, False
+        until = time.monotonic() + HELD_TIMEOUT_S
+        has_said = False
         while True:
             try:
                 return RunDirectory(path, job, resume=resume, run_id=message.run_id)

@@ -63,7 +63,9 @@ class LocalHost:
         shares: tuple[Share, ...],
         forks: Forker | None,
     ) -> None:
-        self.name, self._fork_server, self._exits = name, fork_server, exits
+        self.name = name
+        self._fork_server = fork_server
+        self._exits = exits
         self._is_attached = False
         with ExitStack() as undo:
             self._arena = arena = Arena.create(directory.job.workers)
@@ -166,8 +168,13 @@ class LocalHosts:
         interface: Interface | None = None,
         shares: tuple[Share, ...] = (),
     ) -> None:
-        self._interface, self._shares, self._forks = interface, shares, fork_server
-        self._directory, self._attempt, self._log, self._exits = directory, attempt, log, exits
+        self._interface = interface
+        self._shares = shares
+        self._forks = fork_server
+        self._directory = directory
+        self._attempt = attempt
+        self._log = log
+        self._exits = exits
         self._fork_server = RunForkServer(directory, log, exits, fork_server, code)
 
     @property

@@ -62,10 +62,16 @@ class Shipper:
         positions: Positions,
         metrics: StepTail | None = None,
     ) -> None:
-        self._run_dir, self._address, self._credentials = run_dir, address, credentials
-        self._positions, self._metrics, self._steps = positions, metrics, deque[bytes]()
-        self._system, self._samples = Tail(run_dir / SYSTEM), deque[bytes](maxlen=MAX_SAMPLES)
-        self._closing, self._deadline = threading.Event(), 0.0
+        self._run_dir = run_dir
+        self._address = address
+        self._credentials = credentials
+        self._positions = positions
+        self._metrics = metrics
+        self._steps = deque[bytes]()
+        self._system = Tail(run_dir / SYSTEM)
+        self._samples = deque[bytes](maxlen=MAX_SAMPLES)
+        self._closing = threading.Event()
+        self._deadline = 0.0
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
 
     def __enter__(self) -> Self:
@@ -115,7 +121,8 @@ class Shipper:
     def _send_lines(self, service: Service, file: str, lines: deque[bytes]) -> bool:
         """Send lines, and remove them as they have arrived; returns whether all have."""
         while lines:
-            count, size = 0, 0
+            count = 0
+            size = 0
             while count < len(lines) and size + len(lines[count]) <= MAX_SHIPPED_BYTES:
                 size += len(lines[count])
                 count += 1

@@ -116,7 +116,9 @@ def _seal_of(job: Job, say: Say) -> Seal:
 
 def _fill(draft: Path, objects: Objects, seal: Seal, say: Say) -> None:
     """Fetch a run into an empty directory."""
-    began, backup, store = time.monotonic(), Backup(objects), CheckpointStore.of_run(draft, seal)
+    began = time.monotonic()
+    backup = Backup(objects)
+    store = CheckpointStore.of_run(draft, seal)
     with TransferView() as view:
         newest = _newest(backup, store, view, say)
         best_step = newest.best.step if newest.best.value is not None else newest.step
@@ -146,7 +148,8 @@ def _newest(backup: Backup, store: CheckpointStore, view: TransferView, say: Say
 
 def _receive(backup: Backup, folder: str, store: CheckpointStore, view: TransferView) -> Manifest:
     """Fetch a checkpoint; if it is damaged, nothing of it is left."""
-    manifest, where = backup.manifest(folder), backup.location(folder)
+    manifest = backup.manifest(folder)
+    where = backup.location(folder)
     store.seal.check_signature(manifest, where)
     what = f"fetching {where}"
 

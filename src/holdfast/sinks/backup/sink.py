@@ -73,10 +73,13 @@ class BackupSink(Sink):
         tell: Callable[[str], None],
         is_aborted: Callable[[], bool],
     ) -> None:
-        self._to, self._run_dir, self._tell = settings.to, run_dir, tell
+        self._to = settings.to
+        self._run_dir = run_dir
+        self._tell = tell
         self._is_aborted = is_aborted
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_at, self._partial = 0.0, b""
+        self._started_at = 0.0
+        self._partial = b""
         self._progress = Progress()
 
     def on_progress(self, _: RunStateMessage) -> None:
@@ -146,7 +149,8 @@ class BackupSink(Sink):
         """What the process has reported since the last call."""
         assert self._process is not None
         assert self._process.stdout is not None
-        found, news = list[Progress](), select.poll()
+        found = list[Progress]()
+        news = select.poll()
         news.register(self._process.stdout, select.POLLIN)
         while news.poll(1000 * timeout_s):
             data = os.read(self._process.stdout.fileno(), _MAX_READ)

@@ -70,16 +70,24 @@ class Uploader:
         tell: Callable[[Progress], None],
         await_end: Callable[[float], bool],
     ) -> None:
-        self._run_dir, self._job, self._settings = run_dir, job, settings
-        self._log, self._tell, self._await_end = log, tell, await_end
-        self._url, self._files, self._backup = objects.url, RunCopy(objects), Backup(objects)
+        self._run_dir = run_dir
+        self._job = job
+        self._settings = settings
+        self._log = log
+        self._tell = tell
+        self._await_end = await_end
+        self._url = objects.url
+        self._files = RunCopy(objects)
+        self._backup = Backup(objects)
         self._store = CheckpointStore.of_run(run_dir)
         self._events = Tail(run_dir / EVENTS, whole=True)
         self._new = set[int]()  # steps of checkpoints since the newest copy
         self._old = set[int]()  # those that were there then
         self._copied: tuple[str, int] | None = None
         self._damaged = set[tuple[str, int]]()
-        self._copied_at, self._has_job, self._trouble = -settings.every_s, False, ""
+        self._copied_at = -settings.every_s
+        self._has_job = False
+        self._trouble = ""
 
     def run(self) -> bool:
         """Copy until the run has ended and its newest checkpoint is copied, which may be never.
@@ -102,7 +110,8 @@ class Uploader:
                 if has_ended:
                     time.sleep(pause_s)
             else:
-                pause_s, self._trouble = POLL_S, ""
+                pause_s = POLL_S
+                self._trouble = ""
                 if has_ended:
                     return True
 
@@ -149,7 +158,8 @@ class Uploader:
         """
         best_step = None if manifest.best.value is None else manifest.best.step
         if best_step is not None and best_step < manifest.step:
-            best, copied = names.checkpoint_name(best_step), map(step_of, self._backup.whole())
+            best = names.checkpoint_name(best_step)
+            copied = map(step_of, self._backup.whole())
             if best_step not in copied and best in self._store.committed():
                 self._copy(best, self._store.manifest(best))
         if folder_of(manifest) not in self._backup.whole():
@@ -158,7 +168,9 @@ class Uploader:
             self._files.write_logs(self._run_dir)
 
     def _copy(self, name: str, manifest: Manifest) -> None:
-        step, size, began = manifest.step, manifest.size_bytes, time.monotonic()
+        step = manifest.step
+        size = manifest.size_bytes
+        began = time.monotonic()
 
         def report(done_bytes: int) -> None:
             self._tell(Progress(step=step, done_bytes=done_bytes, size_bytes=size))

@@ -41,7 +41,8 @@ class RunMetrics(Sink):
     """
 
     def __init__(self, run_dir: Path, job: Job) -> None:
-        self._run_dir, self._job = run_dir, job
+        self._run_dir = run_dir
+        self._job = job
         self._lock = threading.Lock()  # the server has threads of its own
         self._started_at = time.time()
         self._state: RunStateMessage | None = None

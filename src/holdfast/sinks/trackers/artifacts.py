@@ -42,8 +42,10 @@ class Artifacts:
     """
 
     def __init__(self, run_dir: Path, folder: Path) -> None:
-        self._run_dir, self._weights = run_dir, folder / _WEIGHTS
-        self._lock, self._is_exported = threading.Lock(), False
+        self._run_dir = run_dir
+        self._weights = folder / _WEIGHTS
+        self._lock = threading.Lock()
+        self._is_exported = False
 
     def files(self, given_up: threading.Event) -> Sequence[Path]:
         """The files that there are; the first call writes the weights.

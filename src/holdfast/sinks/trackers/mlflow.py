@@ -42,11 +42,13 @@ class MLflow:
         experiment: Name of the experiment, which is created if there is none.
     """
 
-    name, takes_files = "mlflow", True
+    name = "mlflow"
+    takes_files = True
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.kept: dict[str, Any] = {}
-        self._uri, self._experiment = uri, experiment
+        self._uri = uri
+        self._experiment = experiment
         self._client: Any = None
         self._newest: Mapping[str, int] | None = None  # steps by metric; None: must be asked for
 
@@ -58,7 +60,8 @@ class MLflow:
         from mlflow.entities import Param
 
         self._client = MlflowClient(tracking_uri=self._uri)
-        known, found = kept.get("run_id"), None
+        known = kept.get("run_id")
+        found = None
         experiment = self._experiment_id()
         query = f"tags.`{_RUN_ID}` = '{run.run_id}'"
         for each in self._client.search_runs([experiment], query):
@@ -76,7 +79,8 @@ class MLflow:
             self._client.log_batch(run_id, params=missing[start : start + MAX_PARAMS])
         if found.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
-        self.kept, self._newest = {"run_id": run_id}, None
+        self.kept = {"run_id": run_id}
+        self._newest = None
         return known in (None, run_id)
 
     def send(self, batch: Batch) -> None:

@@ -26,7 +26,8 @@ class OpenTelemetry:
         endpoint: Address of the receiver without the path; None for what the environment says.
     """
 
-    name, takes_files = "otel", False
+    name = "otel"
+    takes_files = False
 
     def __init__(self, endpoint: str | None) -> None:
         self.kept: dict[str, Any] = {}

@@ -69,11 +69,18 @@ class Sender:
     """
 
     def __init__(self, tracker: Tracker, run_dir: Path, job: Job, artifacts: Artifacts) -> None:
-        self.name, self.trouble, self.progress_at = tracker.name, "", time.monotonic()
-        self._tracker, self._run_dir, self._job, self._artifacts = tracker, run_dir, job, artifacts
+        self.name = tracker.name
+        self.trouble = ""
+        self.progress_at = time.monotonic()
+        self._tracker = tracker
+        self._run_dir = run_dir
+        self._job = job
+        self._artifacts = artifacts
         self._path = run_dir / FOLDER / f"{tracker.name}.json"
-        self._kept, self._is_open = Kept(), False
-        self._ended, self._given_up = threading.Event(), threading.Event()
+        self._kept = Kept()
+        self._is_open = False
+        self._ended = threading.Event()
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tracker-{self.name}", daemon=True)
 
     def start(self) -> None:
@@ -101,7 +108,8 @@ class Sender:
 
     def unsent(self) -> str:
         """What is not sent, in words."""
-        sent, step = max(0, self._kept.cursor.step), 0
+        sent = max(0, self._kept.cursor.step)
+        step = 0
         if self._job.records_progress:
             step = max(
                 (line["step"] for line in json_lines.last(self._run_dir / METRICS)), default=0
@@ -142,7 +150,8 @@ class Sender:
                 (self._given_up if is_last else self._ended).wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_RETRY_S)
             else:
-                self.trouble, pause_s = "", RETRY_S
+                self.trouble = ""
+                pause_s = RETRY_S
                 self._ended.wait(POLL_S)
 
     def _send_new(self) -> None:

@@ -38,7 +38,8 @@ class Trackers(Sink):
         tell: Callable[[str], None],
     ) -> None:
         self._senders, self._artifacts = senders(job, run_dir, environment)
-        self._run_dir, self._tell = run_dir, tell
+        self._run_dir = run_dir
+        self._tell = tell
         self._is_started = False
         self._in_trouble = set[str]()
 

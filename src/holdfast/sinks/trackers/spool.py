@@ -74,7 +74,8 @@ def _read_metrics(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
     if not path.exists():
         return cursor
     newest = {"step": cursor.step, "evaluation": cursor.evaluation}
-    now, last = cursor.time_unix_s, cursor.line
+    now = cursor.time_unix_s
+    last = cursor.line
     with path.open("rb") as file:
         for start, end, line in _whole_lines(file, _next_line(file, cursor)):
             if line is None or not isinstance(line.get("step"), int):
@@ -104,20 +105,23 @@ def _next_line(file: BinaryIO, cursor: Cursor) -> int:
 
 
 def _read_system(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
-    end, samples = cursor.system, cursor.samples
+    end = cursor.system
+    samples = cursor.samples
     if path.exists():
         if path.stat().st_size < end:
             end = 0  # the file was replaced by a new one
         with path.open("rb") as file:
             for _, line_end, line in _whole_lines(file, end):
-                end, samples = line_end, samples + 1
+                end = line_end
+                samples = samples + 1
                 if line is not None:
                     points += _of_sample(line, samples)
     return cursor.model_copy(update={"system": end, "samples": samples})
 
 
 def _read_recoveries(path: Path, start: int) -> tuple[list[RecoveryReport], int]:
-    reports, end = [], start
+    reports = []
+    end = start
     if path.exists():
         with path.open("rb") as file:
             for _, line_end, line in _whole_lines(file, start):
@@ -173,7 +177,8 @@ def _of_recovery(report: RecoveryReport) -> Iterator[Point]:
 
 def _of_sample(line: Line, number: int) -> Iterator[Point]:
     """The numbers in a sample of a host, with those of its GPUs."""
-    host, now = line.get("host", "host"), line.get("time_unix_s", 0.0)
+    host = line.get("host", "host")
+    now = line.get("time_unix_s", 0.0)
     values = {name: value for name, value in line.items() if name != "time_unix_s"}
     for index, gpu in enumerate(line.get("gpus") or ()):
         if isinstance(gpu, Mapping):

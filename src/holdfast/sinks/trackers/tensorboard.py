@@ -20,7 +20,8 @@ FOLDER: Final = "tensorboard"
 class TensorBoard:
     """Writes one event file per run; see `Tracker`."""
 
-    name, takes_files = "tensorboard", False
+    name = "tensorboard"
+    takes_files = False
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {"bytes": 0}

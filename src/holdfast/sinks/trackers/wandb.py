@@ -28,7 +28,8 @@ class Wandb:
         project: Name of the project.
     """
 
-    name, takes_files = "wandb", True
+    name = "wandb"
+    takes_files = True
 
     def __init__(self, project: str) -> None:
         self.kept: dict[str, Any] = {"step": 0}
@@ -83,6 +84,7 @@ class Wandb:
         self._end(1)
 
     def _end(self, status: int) -> None:
-        run, self._run = self._run, None
+        run = self._run
+        self._run = None
         if run is not None:
             run.finish(exit_code=status)

@@ -57,7 +57,8 @@ class Chart:
     ) -> None:
         colors = view.colors
         tick_at, (first, *others) = ticks(view)
-        self.view, self.tag = view, tag
+        self.view = view
+        self.tag = tag
         self.traces: list[dict[str, Any]] = []
         self.shapes: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
@@ -121,7 +122,8 @@ class Chart:
 
     def add_marks(self) -> None:
         """Draw the failures: a line, a tint while the run recovers, a numbered tag."""
-        view, red = self.view, self.view.colors.red
+        view = self.view
+        red = self.view.colors.red
         low, high = view.x_range
         groups = merged(view, self.tag)
         if len(view.marks) <= MAX_MARKS:

@@ -117,7 +117,8 @@ def meter(share: float, width: int, look: Look, style: str = "") -> Text:
 
 def parts(shares: Sequence[tuple[str, float, str]], width: int, look: Look) -> Text:
     """A bar of several parts, each with its letter, by letter, share and style."""
-    ends, total = [0], 0.0
+    ends = [0]
+    total = 0.0
     for _, share, _ in shares:
         total += share
         ends.append(round(min(1.0, total) * width))

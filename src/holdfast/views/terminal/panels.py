@@ -78,11 +78,13 @@ def header(run: RunAt, width: int, look: Look) -> list[Text]:
 
 
 def _progress(run: RunAt, width: int, look: Look) -> Text:
-    total, newest = run.record.total_steps, run.record.steps.newest
+    total = run.record.total_steps
+    newest = run.record.steps.newest
     _, style = STATES[run.state.name]
     if not total:
         return Text(f"step {newest:,}")
-    begin, share = f"step {newest:,}/{total:,} ", newest / total
+    begin = f"step {newest:,}/{total:,} "
+    share = newest / total
     end = f" {100 * min(1.0, share):3.0f} %"
     marks = {min(1.0, mark.step / total): mark.name for mark in run.marks}
     free = max(0, width - len(begin) - len(end))
@@ -127,7 +129,8 @@ def _goodput(run: RunAt) -> str:
 
 
 def _failures(run: RunAt) -> str:
-    reports, total = run.record.recoveries, len(run.marks)
+    reports = run.record.recoveries
+    total = len(run.marks)
     if not total:
         return "none"
     done = sum(each.outcome in RECOVERED for each in reports)

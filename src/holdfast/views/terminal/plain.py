@@ -25,20 +25,23 @@ class PlainLines:
 
     def __init__(self) -> None:
         self._events = self._recoveries = -1
-        self._said, self._said_at = "", 0.0
+        self._said = ""
+        self._said_at = 0.0
 
     def news(self, run: RunAt) -> Iterator[str]:
         """The lines for what has changed since the last call."""
         record = run.record
         if self._events >= 0:
             yield from self._happened(run)
-        self._events, self._recoveries = len(record.events), len(record.recoveries)
+        self._events = len(record.events)
+        self._recoveries = len(record.recoveries)
         status = status_of(run)
         word = run.state.name
         is_new_state = not self._said.startswith(word)
         is_due = status != self._said and run.now - self._said_at >= INTERVAL_S
         if is_new_state or is_due or (run.has_ended and status != self._said):
-            self._said, self._said_at = status, run.now
+            self._said = status
+            self._said_at = run.now
             yield f"{_clock(run.now)}  {status}"
 
     def _happened(self, run: RunAt) -> Iterator[str]:
@@ -58,8 +61,12 @@ class PlainLines:
 
 def status_of(run: RunAt) -> str:
     """How a run is doing, in a line."""
-    record, metric, pace = run.record, metric_of(run.record), pace_of(run)
-    total, epochs, loss = record.total_steps, epochs_of(run.record), mean_loss(run.record)
+    record = run.record
+    metric = metric_of(run.record)
+    pace = pace_of(run)
+    total = record.total_steps
+    epochs = epochs_of(run.record)
+    loss = mean_loss(run.record)
     left = None if run.has_ended else left_s(run)
     facts = [
         run.state.name,

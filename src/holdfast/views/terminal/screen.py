@@ -38,15 +38,18 @@ def draw(
         note: Takes the place of the keys at the bottom; may be empty.
         others: What is said of other runs; may be empty.
     """
-    width, height = max(1, size[0]), max(1, size[1])
+    width = max(1, size[0])
+    height = max(1, size[1])
     if page == "run":
-        body, keys = _run(run, width, height, look, others), KEYS
+        body = _run(run, width, height, look, others)
+        keys = KEYS
         if run.has_ended:
             keys = ENDED_KEYS
     else:
         head = panels.header(run, width, look)[:1]
         rest = _events(run) if page == "events" else _report(run, width)
-        body, keys = [*head, Text(), *rest], BACK
+        body = [*head, Text(), *rest]
+        keys = BACK
     free = height - 1
     body = [*body[:free], *[Text()] * (free - len(body))]
     foot = sides(Text(note or keys, "bold" if note else "dim"), Text(_age(run), "dim"), width)
@@ -60,9 +63,13 @@ def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[T
         return [Text(words, "dim")] if height >= ROOMY else []
 
     workers = workers_of(run)
-    head, figures = panels.header(run, width, look), panels.figures(run, width)
-    band, step = panels.band(run, width, look) or [Text()], panels.step(run, width, look)
-    gaps, titles, foot = 6 * len(between()), 2, 1
+    head = panels.header(run, width, look)
+    figures = panels.figures(run, width)
+    band = panels.band(run, width, look) or [Text()]
+    step = panels.step(run, width, look)
+    gaps = 6 * len(between())
+    titles = 2
+    foot = 1
     fixed = len(head) + len(figures) + len(band) + len(step) + gaps + titles + foot
     free = max(2, height - fixed)
     rows = min(max(1, len(workers)), max(1, free - MIN_EVENTS))

@@ -39,11 +39,14 @@ class Top:
     """
 
     def __init__(self, listed: Record, others: str, console: Console) -> None:
-        self._listed, self._others, self._console = listed, others, console
+        self._listed = listed
+        self._others = others
+        self._console = console
         self._record = record_of(listed)
         self._look = look_of(console.encoding)
         self._page: Page = "run"
-        self._note, self._is_asking = "", False
+        self._note = ""
+        self._is_asking = False
         self._drawn: list[Text] = []
 
     def show(self) -> None:
@@ -62,14 +65,17 @@ class Top:
 
     def _loop(self, screen: Live, keys: Keys) -> None:
         seen: tuple[object, ...] = ()
-        drawn_at, has_ended = 0.0, False
+        drawn_at = 0.0
+        has_ended = False
         while True:
             self._record.refresh()
-            record, now = self._record, time.monotonic()
+            record = self._record
+            now = time.monotonic()
             found = len(record.events), len(record.recoveries), record.result, self._console.size
             is_due = not has_ended and now - drawn_at >= DRAW_S
             if found != seen or is_due:
-                seen, drawn_at = found, now
+                seen = found
+                drawn_at = now
                 has_ended = self._draw(screen)
             hit = keys(POLL_S)
             for key in hit:
@@ -94,7 +100,8 @@ class Top:
     def _take(self, key: str) -> bool:
         """Do what a key asks for; returns whether the run is still shown."""
         if self._is_asking:
-            self._is_asking, self._note = False, ""
+            self._is_asking = False
+            self._note = ""
             if key == "y":
                 self._stop()
             return True
@@ -102,13 +109,15 @@ class Top:
             case "q":
                 return False
             case "s":
-                self._is_asking, self._note = True, ASK
+                self._is_asking = True
+                self._note = ASK
             case "r":
                 self._page = "run" if self._page == "report" else "report"
             case "e":
                 self._page = "run" if self._page == "events" else "events"
             case _ if key == ESCAPE:
-                self._page, self._note = "run", ""
+                self._page = "run"
+                self._note = ""
             case _:
                 pass
         return True
@@ -129,7 +138,8 @@ def follow(listed: Record, out: TextIO) -> None:
         listed: The run, in the list of runs.
         out: Where to.
     """
-    record, lines = record_of(listed), PlainLines()
+    record = record_of(listed)
+    lines = PlainLines()
     look = look_of(out.encoding)
     with suppress(KeyboardInterrupt):
         while True:

@@ -64,7 +64,8 @@ def _cells(worker: WorkerNow, look: Look) -> list[Text]:
 
 
 def _memory(worker: WorkerNow) -> str:
-    held, total = worker.memory_bytes, worker.memory_total_bytes
+    held = worker.memory_bytes
+    total = worker.memory_total_bytes
     if held is None:
         return MISSING
     short = f"{held / _GB:.{0 if held >= 9.95 * _GB else 1}f}"

@@ -73,7 +73,8 @@ class Restorer:
     """
 
     def __init__(self, spec: WorkerSpec, channel: Channel) -> None:
-        self._spec, self._channel = spec, channel
+        self._spec = spec
+        self._channel = channel
         self._store = CheckpointStore.of_run(Path(spec.run_dir), Seal.of(spec.job.checkpoint))
         self._rejections: list[str] = []
         self._unreadable: set[int] = set()
@@ -287,7 +288,8 @@ def _share(replica: Replica, index: int, count: int) -> range:
 
 def _copy_shares(replica: Replica, group: Group, nearby: Nearby) -> None:
     """Copy what other members of this host have read; none of them trains before all have."""
-    local, size_bytes = group.local, replica.layout.size_bytes
+    local = group.local
+    size_bytes = replica.layout.size_bytes
     for index, rank in enumerate(local):
         if rank != group.rank:
             start, end = parts.byte_range(_share(replica, index, len(local)), size_bytes)
@@ -303,7 +305,8 @@ def check_layout(where: str, stored: Layout, expected: Layout) -> None:
     """Raises: CheckpointError: The checkpoint at `where` is of another model or optimizer."""
     if stored == expected:
         return
-    there, here = set(stored.entries), set(expected.entries)
+    there = set(stored.entries)
+    here = set(expected.entries)
     odd = min(there ^ here, key=lambda entry: (entry.offset, entry.name), default=None)
     if odd is None:
         raise CheckpointError(

@@ -68,7 +68,9 @@ class Results:
     """
 
     def __init__(self, channel: Channel, group: Group, timeout_s: float) -> None:
-        self._channel, self._group, self._timeout_s = channel, group, timeout_s
+        self._channel = channel
+        self._group = group
+        self._timeout_s = timeout_s
         self._errors: dict[int, str] = {}
 
     def begin_generation(self) -> None:
@@ -89,7 +91,8 @@ class Results:
 
     def wait(self, is_done: Callable[[], bool], what: str) -> None:
         """Wait for `what`; as `of`."""
-        deadline, wait_s = time.monotonic() + self._timeout_s, 0.0
+        deadline = time.monotonic() + self._timeout_s
+        wait_s = 0.0
         while True:
             for message in self._channel.poll(wait_s):
                 if isinstance(message, CheckpointResultMessage):
@@ -128,11 +131,18 @@ class CheckpointSaver:
         progress: Progress,
         compare: Callable[[], None],
     ) -> None:
-        self._spec, self._channel, self._context = spec, channel, context
-        self._replica, self._staging, self._progress = replica, staging, progress
-        self._group, self._compare = context.group, compare
-        self._begun, self._results = Begun(), Results(channel, context.group, spec.job.timeout_s)
-        self._staged_at, self._stall_s = -math.inf, 0.0
+        self._spec = spec
+        self._channel = channel
+        self._context = context
+        self._replica = replica
+        self._staging = staging
+        self._progress = progress
+        self._group = context.group
+        self._compare = compare
+        self._begun = Begun()
+        self._results = Results(channel, context.group, spec.job.timeout_s)
+        self._staged_at = -math.inf
+        self._stall_s = 0.0
         self._unsent: PartStagedMessage | None = None
 
     def requests(self, arena: Arena) -> RequestFlags:
@@ -250,7 +260,9 @@ class CheckpointSaver:
         self._finish_part()
         began = time.monotonic()
         self._context.status.enter(Phase.CHECKPOINT)
-        group, step, current = self._group, self._progress.step, self._current
+        group = self._group
+        step = self._progress.step
+        current = self._current
         number = current.number + 1
         if number == 1:
             self._results.begin_generation()
@@ -259,7 +271,8 @@ class CheckpointSaver:
         self._log_wait(step, time.monotonic() - began)
         begun = replace(current, number=number)
         self._begun = begun if in_memory else replace(begun, save=number, step=step)
-        content, error = dict[str, Any](), ""
+        content = dict[str, Any]()
+        error = ""
         try:
             self._context.failpoints.at_part()
             content = self._staged(number)
@@ -290,7 +303,8 @@ class CheckpointSaver:
         """Wait until the newest share is copied, and tell the agent. A share of an earlier
         generation may hold a replica that has been updated since.
         """
-        unsent, self._unsent = self._unsent, None
+        unsent = self._unsent
+        self._unsent = None
         if unsent is None:
             return
         self._staging.finish_copy()
@@ -299,8 +313,10 @@ class CheckpointSaver:
 
     def _staged(self, number: int) -> dict[str, Any]:
         """Copy this worker's share; returns the content of its part."""
-        group, size_bytes = self._group, self._replica.layout.size_bytes
-        index, count = group.local.index(group.rank), len(group.local)
+        group = self._group
+        size_bytes = self._replica.layout.size_bytes
+        index = group.local.index(group.rank)
+        count = len(group.local)
         own = parts.chunks_of(index, count, size_bytes)
         self._staging.copy(number, self._replica.flat, *parts.byte_range(own, size_bytes))
         content: dict[str, Any] = {"others": _digests_of_others(self._replica, own, count)}
@@ -318,7 +334,8 @@ class CheckpointSaver:
             Aborted: The generation is over, noticed within `ABORT_POLL_S`.
         """
         self._finish_part()
-        number, step = self._begun.save, self._begun.step
+        number = self._begun.save
+        step = self._begun.step
         problem = self._results.of(number)
         if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):
             return problem
@@ -332,7 +349,8 @@ def _digests_of_others(replica: Replica, own: range, count: int) -> list[str]:
     """
     if count == 1 or replica.flat.device.type != "cpu":
         return []
-    state, size_bytes = replica.flat.numpy().data, replica.layout.size_bytes
+    state = replica.flat.numpy().data
+    size_bytes = replica.layout.size_bytes
     digests = []
     for number in range(parts.num_chunks(size_bytes)):
         start, end = parts.byte_range(range(number, number + 1), size_bytes)

@@ -46,7 +46,8 @@ def run(spec: WriterSpec, arena: Arena, channel: Channel) -> int:
     os.nice(LOWEST_PRIORITY)
     with suppress(psutil.Error, OSError):  # not every kernel has priorities for disks
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
-    run_dir, settings = Path(spec.run_dir), spec.settings
+    run_dir = Path(spec.run_dir)
+    settings = spec.settings
     store = CheckpointStore.of_run(run_dir, _seal(settings))
     with (
         EventLog(run_dir / EVENTS) as log,

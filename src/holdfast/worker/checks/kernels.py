@@ -47,7 +47,9 @@ def _results() -> Iterator[tuple[str, torch.Tensor]]:
         return torch.randn(*shape, generator=generator).requires_grad_()
 
     for m, k, n in _SIZES:
-        a, b, bias = draw(m, k), draw(k, n), draw(n)
+        a = draw(m, k)
+        b = draw(k, n)
+        bias = draw(n)
         yield from _both("addmm", lambda a, b, bias: torch.addmm(bias, a, b), a, b, bias)
         for each in (F.gelu, F.silu, torch.tanh, torch.exp, torch.sigmoid, torch.rsqrt):
             yield from _both(each.__name__, each, a if each is not torch.rsqrt else _positive(a))
@@ -58,7 +60,8 @@ def _results() -> Iterator[tuple[str, torch.Tensor]]:
         yield from _both("batch_norm", lambda a: F.batch_norm(a, None, None, training=True), a)
         yield "dot", torch.dot(a.detach().flatten(), a.detach().flatten())
     for channels, size in ((8, 16), (3, 15)):
-        x, weight = draw(4, channels, size, size), draw(10, channels, 3, 3)
+        x = draw(4, channels, size, size)
+        weight = draw(10, channels, 3, 3)
         yield from _both("conv2d", lambda x, w: F.conv2d(x, w, padding=1), x, weight)
         yield from _both("max_pool2d", lambda x: F.max_pool2d(x, 2), x)
     q, key, value = (draw(2, 4, 17, 16) for _ in range(3))

@@ -43,7 +43,8 @@ class ReplicaChecker:
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
-        self._replica, self._group = replica, group
+        self._replica = replica
+        self._group = group
         size = replica.flat.numel()
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
         self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
@@ -52,7 +53,8 @@ class ReplicaChecker:
 
     def begin(self, step: int) -> None:
         """Note that all replicas are equal after `step` steps, because all come from one."""
-        self._equal_at, self._always_equal_at = [step] * NUM_SLICES, step
+        self._equal_at = [step] * NUM_SLICES
+        self._always_equal_at = step
         self.in_doubt = False
 
     def compare_always(self, names: Collection[str]) -> None:
@@ -134,7 +136,8 @@ class ReplicaChecker:
             for start, end, since in ranges
             for entry in self._replica.entries_between(start, end)
         ]
-        first, last = 0, len(pieces)
+        first = 0
+        last = len(pieces)
         while last - first > 1:
             middle = (first + last) // 2
             left = [(start, end) for _, start, end, _ in pieces[first:middle]]

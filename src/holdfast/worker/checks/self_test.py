@@ -27,7 +27,8 @@ from holdfast.rundir.run_directory import EVENTS
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 
-_ROWS, _COLUMNS = 12, 77  # no multiple of a vector's length
+_ROWS = 12
+_COLUMNS = 77  # no multiple of a vector's length
 _DTYPES = (torch.float32, torch.bfloat16)
 _OFFSETS = (1, 3, 8)
 """Elements by which a tensor is shifted."""

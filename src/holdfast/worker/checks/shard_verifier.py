@@ -49,9 +49,12 @@ class ShardVerifier:
     """
 
     def __init__(self, group: Group, table: torch.Tensor, rate: float) -> None:
-        self._group, self._table, self._rate = group, table, rate
+        self._group = group
+        self._table = table
+        self._rate = rate
         self._plan = Plan(counts=())
-        self._step, self._disputed = 0, -1
+        self._step = 0
+        self._disputed = -1
         self._checked: dict[int, int] = {}
         self._found: dict[int, int] = {}
         self.pending: list[int] = []
@@ -63,7 +66,9 @@ class ShardVerifier:
             step: Steps committed before.
             plan: Which member computes which shards from now on; None if that has not changed.
         """
-        self._step, self._plan, self._disputed = step, plan or self._plan, -1
+        self._step = step
+        self._plan = plan or self._plan
+        self._disputed = -1
         self._found.clear()
         size = self._plan.world_size
         self._checked = {
@@ -124,7 +129,8 @@ class ShardVerifier:
             HardwareError: This worker is wrong.
             JobError: It cannot be told which ranks are wrong.
         """
-        group, shard = self._group, self._disputed
+        group = self._group
+        shard = self._disputed
         verified = group.barrier(WorkerTag.VERIFY, self._step, self._verified)
         again = group.barrier(WorkerTag.VERIFY, self._step, self._found.get(shard, 0))
         first = self._first | {self._verifier: verified[group.members.index(self._verifier)]}

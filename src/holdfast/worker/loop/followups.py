@@ -32,7 +32,8 @@ class Followups:
     """
 
     def __init__(self, member: Member) -> None:
-        self._member, self._progress = member, member.progress
+        self._member = member
+        self._progress = member.progress
         self._settings = member.job.evaluation
         self._evaluations = list[Callable[[], Results]]()
         self._calls_before_loop = 0
@@ -53,7 +54,8 @@ class Followups:
         Raises:
             Aborted: The generation is over.
         """
-        progress, saver = self._progress, self._member.saver
+        progress = self._progress
+        saver = self._member.saver
         followup = progress.followup
         if followup.compares:
             saver.compare()
@@ -82,11 +84,14 @@ class Followups:
             Aborted: The generation is over.
             JobError: The model is not attached, or `tally` does not take what `measure` returned.
         """
-        member, evaluations = self._member, self._progress.evaluations
+        member = self._member
+        evaluations = self._progress.evaluations
         buffers = member.stepper.buffers
-        results, call = evaluations.before_loop, self._calls_before_loop
+        results = evaluations.before_loop
+        call = self._calls_before_loop
         if self.in_loop:
-            results, call = evaluations.results, evaluations.calls
+            results = evaluations.results
+            call = evaluations.calls
         if call == len(results):
             autocast = devices.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():

@@ -39,7 +39,8 @@ class MainOnly:
 
     def run_deferred(self) -> None:
         """Run what commit hooks have called."""
-        deferred, self._deferred = self._deferred, []
+        deferred = self._deferred
+        self._deferred = []
         for function in deferred:
             self._run(function)
 
@@ -61,7 +62,8 @@ class MainOnly:
             function()
             return
         status = self._member.context.status
-        before, self._is_running = status.enter(Phase.FORWARD), True
+        before = status.enter(Phase.FORWARD)
+        self._is_running = True
         try:
             with generators_kept(), self._member.looking():
                 function()

@@ -87,11 +87,17 @@ class TrainingLoop:
         epochs: int,
         steps: int,
     ) -> None:
-        self._member, self._followups = member, followups
-        self._hooks, self._main_only = hooks, main_only
-        self._job, self._progress, self._state = job, member.progress, member.state
-        self._stepper, self._status = member.stepper, member.context.status
-        self._balancing, self._breakdown = member.balancing, member.breakdown
+        self._member = member
+        self._followups = followups
+        self._hooks = hooks
+        self._main_only = main_only
+        self._job = job
+        self._progress = member.progress
+        self._state = member.state
+        self._stepper = member.stepper
+        self._status = member.context.status
+        self._balancing = member.balancing
+        self._breakdown = member.breakdown
         self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
@@ -110,9 +116,11 @@ class TrainingLoop:
 
     def run(self) -> Iterator[Shard]:
         """Yield the shards that this worker computes, until the run is over."""
-        member, status = self._member, self._status
+        member = self._member
+        status = self._status
         reader = self._reader
-        status[Word.TOTAL_STEPS], status[Word.EPOCHS] = reader.total_steps, reader.epochs
+        status[Word.TOTAL_STEPS] = reader.total_steps
+        status[Word.EPOCHS] = reader.epochs
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
         for optimizer in member.replica.optimizers:
@@ -188,7 +196,8 @@ class TrainingLoop:
     def backward(self, loss: torch.Tensor, weight: float | None, trains: nn.Module | None) -> None:
         """Record the gradient of the current shard; see `Session.backward`."""
         assert self.shard is not None, "backward without a shard"
-        size, device = self.shard.size, self._member.device
+        size = self.shard.size
+        device = self._member.device
         chosen = size if weight is None or size == 0 else weight
         share = chosen / self._reader.batch_size_of(self.shard.step)
         with devices.autocast(device, self._job.precision, enabled=False):
@@ -229,7 +238,8 @@ class TrainingLoop:
         """Yield a shard only to measure this worker; nothing of it counts. Samples are read while
         others are computed, so the slower of the two decides.
         """
-        step, stepper = self._progress.step, self._stepper
+        step = self._progress.step
+        stepper = self._stepper
         work = Work(WorkItem.of_shard(0), is_check=True)
         stepper.restart()
         began = time.monotonic()
@@ -261,7 +271,8 @@ class TrainingLoop:
         if loaded is None:
             self._stepper.skip_shard(work)
             return
-        step, device = self._progress.step, self._member.device
+        step = self._progress.step
+        device = self._member.device
         self._status.enter(Phase.FORWARD)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
         batch = loaded.batch if device.type == "cpu" else devices.to_device(loaded.batch, device)
@@ -269,7 +280,8 @@ class TrainingLoop:
         self.is_checking = work.is_check
         with devices.autocast(device, self._job.precision):
             yield self.shard
-        self.shard, self.is_checking = None, False
+        self.shard = None
+        self.is_checking = False
         self._status.enter(Phase.COLLECT)
         self._stepper.end_shard()
 
@@ -340,7 +352,8 @@ class TrainingLoop:
             **({"skipped": True} if committed.skipped else {}),
             **({} if self._progress.loss_scale is None else {"scale": self._progress.scale}),
         }
-        loss, skipped = json_lines.number(committed.loss), committed.skipped
+        loss = json_lines.number(committed.loss)
+        skipped = committed.skipped
         self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):

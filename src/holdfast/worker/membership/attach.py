@@ -66,8 +66,10 @@ class AttachedModels:
     def __init__(
         self, context: WorkerContext, arena: Arena, device: torch.device, folder: Path
     ) -> None:
-        self._job, self._group = context.job, context.group
-        self._arena, self._device = arena, device
+        self._job = context.job
+        self._group = context.group
+        self._arena = arena
+        self._device = device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
@@ -184,7 +186,8 @@ class AttachedModels:
             SelfEviction: All start with the initial values, which this worker no longer has.
             JobError: They train different models, or the host has too little memory.
         """
-        group, size_bytes = self._group, self._layout.size_bytes
+        group = self._group
+        size_bytes = self._layout.size_bytes
         if not (resume.donors or resume.restore or self._is_initial):
             lost = "its donor was lost, and it no longer has the initial values"
             raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
@@ -255,7 +258,8 @@ class AttachedModels:
         return self._device.type == "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
-        rank, size_bytes = self._group.rank, self._layout.size_bytes
+        rank = self._group.rank
+        size_bytes = self._layout.size_bytes
         partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
         sections.prepare(rank, partials, on_gpu=not self._in_arena)
         if self._in_arena:
@@ -296,7 +300,8 @@ def check_memory(
     plan = plan_of(job)
     leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
     partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
-    shared, own = sections.used_bytes(partials), job.workers * replica_bytes
+    shared = sections.used_bytes(partials)
+    own = job.workers * replica_bytes
     host = available()
     needed = shared + own + base_bytes
     if needed <= host.size_bytes:

@@ -26,7 +26,8 @@ class InitialWeights:
     """
 
     def __init__(self, source: InitFrom | None, model: nn.Module, name: str = "") -> None:
-        self._source, self._digest = source, ""
+        self._source = source
+        self._digest = ""
         self._error: HoldfastError | None = None
         self._misfits: list[str] = []
         if source is None:

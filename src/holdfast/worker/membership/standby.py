@@ -27,7 +27,8 @@ class Standby:
     """
 
     def __init__(self, agent: AgentLink, arena: Arena) -> None:
-        self._agent, self._arena = agent, arena
+        self._agent = agent
+        self._arena = arena
         self._probes = Probes()
 
     @property

@@ -49,7 +49,9 @@ class StateTransfer:
     """
 
     def __init__(self, group: Group, sections: Sections, replica: Replica) -> None:
-        self._group, self._sections, self._replica = group, sections, replica
+        self._group = group
+        self._sections = sections
+        self._replica = replica
         # A replica on a GPU is staged in the arena for as long as others need it.
         self._in_arena = replica.flat.device.type == "cpu"
 
@@ -66,8 +68,11 @@ class StateTransfer:
             SelfEviction: The replica of a lost worker differs from a donor's.
             JobError: The user state is too large.
         """
-        group, rank, step = self._group, self._group.rank, resume.step
-        donor, header = resume.donors[rank], b""
+        group = self._group
+        rank = self._group.rank
+        step = resume.step
+        donor = resume.donors[rank]
+        header = b""
         if donor == rank:
             if rank == min(resume.donors.values()):
                 self._check_replicas_of_lost(resume)
@@ -171,7 +176,8 @@ class StateTransfer:
         Raises:
             SelfEviction: A tensor differs.
         """
-        left, right = self._staged(lost), self._staged(donor)
+        left = self._staged(lost)
+        right = self._staged(donor)
         if torch.equal(left.view(torch.int64), right.view(torch.int64)):
             return True
         for entry in self._replica.layout.entries:
@@ -193,7 +199,8 @@ class StateTransfer:
         """Take over what a lost worker of this rank has left after `step` steps: its replica, which
         stays where it is; returns its progress.
         """
-        rank, intact = self._group.rank, self._sections.intact
+        rank = self._group.rank
+        intact = self._sections.intact
         assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
         left = json.loads(intact.progress(rank))
         self._replica.restored(frozenset(left["uninitialized"]))
@@ -210,7 +217,8 @@ class StateTransfer:
             "recent": list(recent),
             "uninitialized": sorted(self._replica.uninitialized),
         }
-        text, most = json.dumps(header).encode(), MAILBOX_BYTES - _PREFIX
+        text = json.dumps(header).encode()
+        most = MAILBOX_BYTES - _PREFIX
         if len(text) > most:
             raise JobError(
                 f"the user state and the results of evaluations take {len(text):,} bytes; at most "

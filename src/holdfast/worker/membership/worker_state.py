@@ -53,10 +53,13 @@ class WorkerState:
     ) -> None:
         assert attached.replica is not None
         assert attached.sections is not None
-        self._replica, self._sections = attached.replica, attached.sections
-        self._user_state, self._group = attached.user_state, group
+        self._replica = attached.replica
+        self._sections = attached.sections
+        self._user_state = attached.user_state
+        self._group = group
         self._bases = attached.bases
-        self._progress, self._buffers = progress, buffers
+        self._progress = progress
+        self._buffers = buffers
         self.replicas = replicas
         self._is_released = self._has_begun = False
 
@@ -127,7 +130,8 @@ class WorkerState:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica on a GPU, which is lost with its worker.
         """
-        rank, left = self._group.rank, b""
+        rank = self._group.rank
+        left = b""
         if len(self._group.members) == 1 and self._replica.flat.device.type == "cpu":
             left = packed(self._progress, self._replica)
         self._sections.intact.begin_change(rank)
@@ -150,7 +154,8 @@ class WorkerState:
         Raises:
             JobError: It changes a module in a way that cannot be given to another worker.
         """
-        user, before = self._progress.user, self._replica.writes()
+        user = self._progress.user
+        before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
         now = self._replica.writes()

@@ -44,7 +44,9 @@ def bind_gloo(address: str) -> int:
             timeout: timedelta = distributed_c10d.default_pg_timeout,
         ) -> None:
             options = plain._Options()
-            options._devices, options._threads, options._timeout = [device], 2, timeout
+            options._devices = [device]
+            options._threads = 2
+            options._timeout = timeout
             super().__init__(store, rank, size, options)
 
     names: Any = distributed_c10d

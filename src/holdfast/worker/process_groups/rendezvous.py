@@ -72,7 +72,8 @@ def meet(job: Job, group: Group, agent: AgentLink) -> Rendezvous:
         JobError: The job's port is in use.
         OSError: Connections to another host cannot be carried.
     """
-    network, ports = group.network, list[int]()
+    network = group.network
+    ports = list[int]()
     if network is None:
         address = HOST
     elif job.network == "tls":
@@ -106,7 +107,8 @@ def _open_tunnel(network: Network, group: Group, agent: AgentLink, ports: list[i
     gathered = group.gather(WorkerTag.ATTACH, 0, own.model_dump_json().encode())
     places: dict[int, list[Route]] = {}
     for rank, payload in zip(group.members, gathered, strict=True):
-        host, theirs = network.hosts.host_of(rank), _Own.model_validate_json(payload)
+        host = network.hosts.host_of(rank)
+        theirs = _Own.model_validate_json(payload)
         places.setdefault(host, []).extend(
             Route(to=Place(address=loopback_of(host), port=port), tunnel=theirs.tunnel)
             for port in theirs.ports

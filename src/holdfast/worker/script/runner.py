@@ -127,7 +127,8 @@ def _set_environment(
     """
     _restore_environment(spec)
     hosts = (group.members,) if group.network is None else group.network.hosts.ranks
-    rank, world_size = str(spec.rank), str(len(group.members))
+    rank = str(spec.rank)
+    world_size = str(len(group.members))
     errors = Path(spec.run_dir) / "logs" / f"rank-{rank}.error-{restarted}.json"
     os.environ |= {
         "RANK": rank,
@@ -222,7 +223,8 @@ def _forget_the_fork() -> None:
 
 def _keep_process_groups() -> None:
     """Keep every process group alive, even if the script drops its references."""
-    make, kept = distributed_c10d._new_process_group_helper, []
+    make = distributed_c10d._new_process_group_helper
+    kept = []
 
     def make_and_keep(*arguments: Any, **more: Any) -> Any:
         kept.append(make(*arguments, **more))

@@ -29,7 +29,8 @@ class Buffers:
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
         self._committed = replica.buffers
-        self._averaged, self._kept = layout.buffer_names, layout.kept_names
+        self._averaged = layout.buffer_names
+        self._kept = layout.kept_names
         self._modules = list(replica.model.named_modules())
         given = replica.model_buffers
         device = replica.flat.device
@@ -108,7 +109,8 @@ class Buffers:
 
     def release(self) -> None:
         """Stop managing the model's buffers: user code has them to itself."""
-        self._working, self._places = {}, []
+        self._working = {}
+        self._places = []
 
     def left(self) -> list[torch.Tensor]:
         """The values after a shard, by position."""
@@ -118,7 +120,8 @@ class Buffers:
         """The model's current buffers by name."""
         buffers = {}
         for module, key, name in self._places:
-            buffer, start = module._buffers.get(key), self._working[name]
+            buffer = module._buffers.get(key)
+            start = self._working[name]
             if buffer is not start and (buffer is None or buffer.shape != start.shape):
                 now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
                 raise JobError(

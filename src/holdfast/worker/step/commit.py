@@ -83,7 +83,8 @@ class UserStatesDiffer(Exception):
 
     def __init__(self, first: int, other: int) -> None:
         super().__init__(first, other)
-        self.first, self.other = first, other
+        self.first = first
+        self.other = other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,8 @@ class Committed:
 
 def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
     """Commit `step`, whose gradient had this norm before clipping, and publish that."""
-    status.loss, status[Word.COMMITTED] = reduced.loss, step + 1
+    status.loss = reduced.loss
+    status[Word.COMMITTED] = step + 1
     return Committed(
         step=step,
         loss=reduced.loss,

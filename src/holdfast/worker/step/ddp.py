@@ -80,10 +80,16 @@ class DdpStepper:
 
     def __init__(self, model: DdpModel, context: StepContext) -> None:
         self._replica = replica = context.replica
-        self._replicas, worker = context.replicas, context.worker
-        self._job, self._group, self._status = worker.job, worker.group, worker.status
-        job, group, sections = self._job, self._group, context.sections
-        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self._replicas = context.replicas
+        worker = context.worker
+        self._job = worker.job
+        self._group = worker.group
+        self._status = worker.status
+        job = self._job
+        group = self._group
+        sections = context.sections
+        self._clip_norm = job.clip_norm
+        self._non_finite = job.non_finite
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = True
         device = replica.flat.device
@@ -109,7 +115,8 @@ class DdpStepper:
         self.buffers.begin()
         all_here = functools.partial(self._status.enter, Phase.REDUCE)
         self._reducer = TreeReducer(group, sections.reduction, len(group.members), all_here)
-        self._slot, self._root = sections.slot(group.rank, 0), sections.root
+        self._slot = sections.slot(group.rank, 0)
+        self._root = sections.root
         self._intact = sections.intact
         self._weight: float | None = None
         self._done = False
@@ -138,7 +145,8 @@ class DdpStepper:
     def begin_shard(self, work: Work, seed: int) -> None:  # noqa: ARG002  # there is one batch
         """See `Stepper.begin_shard`."""
         self._slot.stats.zero_()
-        self._weight, self._logged = None, {}
+        self._weight = None
+        self._logged = {}
         seed_everything(seed)
 
     def backward(

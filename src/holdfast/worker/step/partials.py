@@ -22,7 +22,8 @@ class PartialSums:
     """
 
     def __init__(self, slots: Callable[[int], Slot], num_slots: int, num_leaves: int) -> None:
-        self.slots, self._num_leaves = slots, num_leaves
+        self.slots = slots
+        self._num_leaves = num_leaves
         self.table = [tree.ABSENT] * tree.num_nodes(num_leaves)
         self._free = list(reversed(range(num_slots)))
 

@@ -78,7 +78,8 @@ class Recheck:
             for rank, sums in suspects.items()
         }
         before = group.members[group.member_index - 1]
-        self._theirs, self.shards = suspects[before], self._shards_of[before]
+        self._theirs = suspects[before]
+        self.shards = self._shards_of[before]
         self.sums = PartialSums(
             functools.cache(lambda _: _private(memory.layout)),
             len(self._theirs) + tree.max_partials(num_leaves),

@@ -49,12 +49,20 @@ class TreeStepper:
     """Computes steps on one worker; see `worker.step.stepper` for what its methods do."""
 
     def __init__(self, context: StepContext) -> None:
-        self._replica, self._sections = context.replica, context.sections
-        self._replicas, worker = context.replicas, context.worker
-        self._job, self._group = worker.job, worker.group
-        self._status, self._failpoints = worker.status, worker.failpoints
-        job, group, sections, replica = self._job, self._group, self._sections, self._replica
-        self._clip_norm, self._non_finite = job.clip_norm, job.non_finite
+        self._replica = context.replica
+        self._sections = context.sections
+        self._replicas = context.replicas
+        worker = context.worker
+        self._job = worker.job
+        self._group = worker.group
+        self._status = worker.status
+        self._failpoints = worker.failpoints
+        job = self._job
+        group = self._group
+        sections = self._sections
+        replica = self._replica
+        self._clip_norm = job.clip_norm
+        self._non_finite = job.non_finite
         self._keeps_casts = job.precision != "fp32"
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
@@ -70,7 +78,8 @@ class TreeStepper:
         self._casts = WeightCasts()
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
-        self._members, self._lone = group.members, False
+        self._members = group.members
+        self._lone = False
         self._theirs: list[list[int]] = []
         self.restart()
 
@@ -119,7 +128,8 @@ class TreeStepper:
 
     def _has(self, leaf: int) -> bool:
         """Whether some member has computed `leaf` in this step, or this one in its recheck."""
-        sums, node = self._current_sums, tree.leaf(leaf, self._sections.num_leaves)
+        sums = self._current_sums
+        node = tree.leaf(leaf, self._sections.num_leaves)
         theirs = self._theirs if self._recheck is None else []
         return any(tree.covers(table, node) for table in (sums.table, *theirs))
 
@@ -178,7 +188,8 @@ class TreeStepper:
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, if that is here."""
-        shard, self._shard = self._shard, None
+        shard = self._shard
+        self._shard = None
         assert shard is not None, "no shard was begun"
         if not self._all_fired(shard):
             self._casts.forget()
@@ -313,7 +324,8 @@ class TreeStepper:
 
     def _begin_step(self) -> None:
         self._casts.forget()
-        self._recheck, self._theirs = None, []
+        self._recheck = None
+        self._theirs = []
         own_slots = functools.partial(self._sections.slot, self._group.rank)
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
         self._lone = self._holds_one

@@ -51,8 +51,10 @@ class Balancing:
     def __init__(
         self, context: WorkerContext, progress: Progress, run_dir: Path, score: float
     ) -> None:
-        self._job, self._group = context.job, context.group
-        self._progress, self._score = progress, score
+        self._job = context.job
+        self._group = context.group
+        self._progress = progress
+        self._score = score
         self.plan = Plan(counts=())
         self._is_typical = False
         self.straggler: Straggler | None = None
@@ -86,12 +88,14 @@ class Balancing:
         balance = self._balance_of(is_fixed=self._job.balance == "proportional", spare=spare)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
         balance.begin([known.get(rank) for rank in members], scores)
-        self._balance, self.plan = balance, Plan(counts=balance.counts)
+        self._balance = balance
+        self.plan = Plan(counts=balance.counts)
         if self._job.balance in MEASURED:
             self._stragglers = StragglerFinder(members, self._job.shards)
 
     def _balance_of(self, *, is_fixed: bool, spare: Sequence[int] = ()) -> Balance:
-        hosts, even = self._hosts(), self.plan
+        hosts = self._hosts()
+        even = self.plan
         slots = _slots_of(even, hosts)
 
         def fits(counts: Sequence[int]) -> bool:
@@ -132,7 +136,8 @@ class Balancing:
 
     def _hosts(self) -> list[range]:
         """The members of each host, by their place."""
-        network, members = self._group.network, self._group.members
+        network = self._group.network
+        members = self._group.members
         if network is None:
             return [range(len(members))]
         host_of = {rank: host for host, ranks in enumerate(network.hosts.ranks) for rank in ranks}
@@ -159,7 +164,8 @@ class Balancing:
         Returns:
             Whether the times are typical.
         """
-        is_typical, self._is_typical = self._is_typical and is_whole, True
+        is_typical = self._is_typical and is_whole
+        self._is_typical = True
         if self._balance is None or not is_typical:
             return is_typical
         self._balance.observe(times)

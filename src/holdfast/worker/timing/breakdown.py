@@ -37,7 +37,8 @@ class Breakdown:
     """
 
     def __init__(self, group: Group, run_dir: Path, job: TrainJob) -> None:
-        self._group, self._events = group, run_dir / EVENTS
+        self._group = group
+        self._events = run_dir / EVENTS
         self._slowdowns = Slowdowns()
         self._links: SlowLinks | None = None
         self._most_shards = 0 if job.merges_shards else min(job.batch, MAX_SHARDS)
@@ -45,7 +46,8 @@ class Breakdown:
         self._finder = self._new_finder()
         self._members: tuple[int, ...] = ()
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
-        self._written, self._times_found = "", 0
+        self._written = ""
+        self._times_found = 0
         self.bottleneck: Bottleneck | None = None
 
     @property
@@ -61,7 +63,8 @@ class Breakdown:
     def begin_generation(self) -> None:
         """Begin with the members of a new generation."""
         self._members = self._group.members
-        network, self._links = self._group.network, None
+        network = self._group.network
+        self._links = None
         if network is not None:
             self._ranks_of_hosts = network.hosts.ranks
             self._links = SlowLinks([network.hosts.host_of(rank) for rank in self._members])
@@ -99,7 +102,8 @@ class Breakdown:
                         "worker-slowed", rank=each.rank, step=step, factor=factor, reason=reason
                     )
             for link in links:
-                ranks, factor = self._ranks_of_hosts[link.host], round(link.factor, 2)
+                ranks = self._ranks_of_hosts[link.host]
+                factor = round(link.factor, 2)
                 if link.is_slow:
                     log.event("link-slowed", ranks=ranks, step=step, factor=factor)
                 else:

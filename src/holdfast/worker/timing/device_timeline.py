@@ -54,7 +54,8 @@ class DeviceTimeline:
     """
 
     def __init__(self, status: WorkerStatus, new_event: Callable[[], torch.cuda.Event]) -> None:
-        self._status, self._new_event = status, new_event
+        self._status = status
+        self._new_event = new_event
         self._changes: deque[_Change] = deque()
         self._unused: list[torch.cuda.Event] = []
         self._added_ns: Counter[Phase] = Counter()
@@ -82,7 +83,8 @@ class DeviceTimeline:
         """Compare the phases that the GPU is through with to what the host has counted of them."""
         changes = self._changes
         while len(changes) > 1 and changes[1].event.query():  # type: ignore[no-untyped-call]
-            begin, end = changes.popleft(), changes[0]
+            begin = changes.popleft()
+            end = changes[0]
             if begin.phase in MEASURED:
                 device_ns = round(1e6 * begin.event.elapsed_time(end.event))
                 self._added_ns[begin.phase] += device_ns - (end.at_ns - begin.at_ns)

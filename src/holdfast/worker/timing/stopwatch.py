@@ -34,9 +34,11 @@ class Stopwatch:
     """
 
     def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
-        self._group, self._status = group, status
+        self._group = group
+        self._status = status
         self._timeline = timeline_of(status, device)
-        self._throttling, self._memory = Throttling(), MemoryUse(device)
+        self._throttling = Throttling()
+        self._memory = MemoryUse(device)
         self._gpu_throttling: GpuThrottling | None = None
         if device.type == "cuda":  # torch numbers the visible GPUs only, so a number will not do
             uuid = torch.cuda.get_device_properties(device).uuid
@@ -53,7 +55,8 @@ class Stopwatch:
     @contextmanager
     def shard(self) -> Iterator[None]:
         """Measure the shard that is read and computed within the context."""
-        began, ran = time.monotonic_ns(), time.thread_time_ns()
+        began = time.monotonic_ns()
+        ran = time.thread_time_ns()
         yield
         self._shards_ns += time.monotonic_ns() - began
         self._processor_ns += time.thread_time_ns() - ran
@@ -75,7 +78,8 @@ class Stopwatch:
         optimizer_ns = self._status[_OPTIMIZER] - self._phases[_WORDS.index(_OPTIMIZER)]
         if self._timeline is not None:
             self._timeline.correct()
-        counted, throttled_ns = self._counted, self._throttling.total_ns()
+        counted = self._counted
+        throttled_ns = self._throttling.total_ns()
         phases = [max(0, now - last) for now, last in zip(counted, self._phases, strict=True)]
         gpu_ns = 0
         if self._gpu_throttling is not None:
@@ -91,7 +95,8 @@ class Stopwatch:
             *phases,
         )
         self._shards_ns = self._rest_ns = self._processor_ns = 0
-        self._phases, self._throttled_ns = counted, throttled_ns
+        self._phases = counted
+        self._throttled_ns = throttled_ns
         return times
 
 

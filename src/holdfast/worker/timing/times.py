@@ -21,7 +21,8 @@ class Times:
 
     def since_last(self) -> dict[str, float]:
         """The times of this worker since the last call, seconds."""
-        before, self._before = self._before, self._own.times()
+        before = self._before
+        self._before = self._own.times()
         spent = {phase.name.lower(): now - before[phase] for phase, now in self._before.items()}
         return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
 

@@ -86,7 +86,8 @@ class _Object:
     """An object that equals only itself; held, so that no other object gets its address."""
 
     def __init__(self, held: object, version: int = 0) -> None:
-        self._held, self._version = held, version
+        self._held = held
+        self._version = version
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -46,7 +46,8 @@ class ModuleTracker:
         Raises:
             JobError: A change cannot be transferred to another worker.
         """
-        parts, before = self._parts(), self._snapshots()
+        parts = self._parts()
+        before = self._snapshots()
         yield
         self._check_same(parts, self._parts())
         for place, snapshot in self._snapshots().items():
@@ -60,7 +61,8 @@ class ModuleTracker:
         modules = dict(self._modules())
         for name, plain in attributes.items():
             module, _, key = name.rpartition(".")
-            value, old = decode(plain), getattr(modules[module], key, None)
+            value = decode(plain)
+            old = getattr(modules[module], key, None)
             if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
                 value = value.to(old.device)
             setattr(modules[module], key, value)

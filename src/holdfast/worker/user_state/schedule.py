@@ -32,7 +32,8 @@ class Schedule:
     """
 
     def __init__(self, optimizer: Optimizer, factory: ScheduleFactory | None) -> None:
-        self._optimizer, self._factory = optimizer, factory
+        self._optimizer = optimizer
+        self._factory = factory
         # Copies: restoring a state writes to a rate that is a tensor.
         self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
         self._factor: Callable[[int], float] | None = None

@@ -178,7 +178,8 @@ class UserState:
                 try:
                     attributes[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
-                    now, known = ValueVersion(value), (id(optimizer), key)
+                    now = ValueVersion(value)
+                    known = (id(optimizer), key)
                     if self._not_saved.setdefault(known, now) != now:
                         raise
             if isinstance(value, Optimizer) and value.state and value.state is not optimizer.state:
@@ -231,7 +232,8 @@ def _described(bases: Mapping[str, str]) -> str:
 
 def _schedulers_in(pending: list[object]) -> list[LRScheduler]:
     """The schedulers among objects and their attributes."""
-    schedulers, seen = list[LRScheduler](), set[int]()
+    schedulers = list[LRScheduler]()
+    seen = set[int]()
     while pending:
         each = pending.pop()
         if id(each) in seen or isinstance(each, nn.Module | Optimizer | torch.Tensor):

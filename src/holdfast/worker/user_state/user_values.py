@@ -45,7 +45,8 @@ class UserValues:
             JobError: `session.state` holds what JSON cannot.
         """
         check_plain(self.state)
-        self.committed_state, self.captured = copy.deepcopy(self.state), captured
+        self.committed_state = copy.deepcopy(self.state)
+        self.captured = captured
         self.digest = digest(self.committed_state, self.captured)
 
     def roll_back(self) -> None:
@@ -90,11 +91,13 @@ def values_of(instance: Any) -> dict[str, Any]:
 def check_plain(state: dict[str, Any]) -> None:
     """Raises: JobError: `state` would not come back from JSON as it is."""
     try:
-        text, shown = json.dumps(state, ensure_ascii=False).encode(), repr(state)
+        text = json.dumps(state, ensure_ascii=False).encode()
+        shown = repr(state)
         same = repr(json.loads(text)) == shown
         from_json(_AROUND * b"[" + text + _AROUND * b"]")  # as its reader parses it
     except (TypeError, ValueError, RecursionError) as error:
-        same, shown = False, f"what cannot be written: {error}"
+        same = False
+        shown = f"what cannot be written: {error}"
     if not same:
         raise JobError(
             "session.state must hold plain JSON values: numbers, strings, lists (no tuples), and "

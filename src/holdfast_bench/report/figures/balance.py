@@ -46,7 +46,8 @@ def figure(results: Results) -> Figure | None:
 
 def _draw(cases: dict[str, dict[str, Row]], t: Tokens) -> Canvas:
     fig = canvas(100 + 34 * len(cases))
-    left, width = 256, 362
+    left = 256
+    width = 362
     found = [float(row["efficiency"]) for rows in cases.values() for row in rows.values()]
     most = max(1.0, *found) + 0.08
     ax = area(

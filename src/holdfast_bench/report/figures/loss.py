@@ -81,7 +81,8 @@ def _draw(steps: dict[str, list[Row]], t: Tokens) -> Canvas:
         (("none", "no failure"), ("live", "live"), ("restart", "restart"))
     ):
         color, width, dash = looks[name]
-        y, keys = 0.9 - 0.11 * place, {"transform": ax.transAxes}
+        y = 0.9 - 0.11 * place
+        keys = {"transform": ax.transAxes}
         ax.plot(
             [0.5, 0.6],
             [y, y],

@@ -110,8 +110,10 @@ def _draw_load(fig: Canvas, t: Tokens, place: int, load: str, rows: list[Row], c
     log_axis(ax.xaxis, [0.1, 1, 10], ["0.1 s", "1", "10"])
     own = median(rows[0]["committed_s"])
     for y, row in enumerate(rows):
-        name, mid = row["way"], median(row["committed_s"])
-        mine, color = name == "holdfast", t[color_of(name)]
+        name = row["way"]
+        mid = median(row["committed_s"])
+        mine = name == "holdfast"
+        color = t[color_of(name)]
         ink = t["kelp" if mine else "ink"]
         ax.plot(
             list(bounds(row["committed_s"])),

@@ -56,7 +56,8 @@ class KubernetesEngine:
             )
         self.peer = next((pod.address for pod in self._seen if pod.address), "")
         self._agents = CommandAgents(self._words, noise=NOISE)
-        self.start, self.stop = self._agents.start, self._agents.stop
+        self.start = self._agents.start
+        self.stop = self._agents.stop
         self.fileno = self._agents.fileno
         self._used: set[str] = set()
         self._unfit: set[str] = set()
@@ -71,7 +72,8 @@ class KubernetesEngine:
 
     def reserve(self, ask: Ask) -> str:
         """See `Engine.reserve`."""
-        check, pods = partial(self._lacks, ask=ask, version=version_of_code()), self._seen
+        check = partial(self._lacks, ask=ask, version=version_of_code())
+        pods = self._seen
         with ThreadPoolExecutor(min(len(pods), MAX_CHECKS)) as pool:
             lacking = dict(zip(pods, pool.map(check, pods), strict=True))
         good = [pod.name for pod in pods if not lacking[pod]]

@@ -59,7 +59,9 @@ class PodCommands:
         out: Path,
         say: Callable[[str, str], None],
     ) -> None:
-        self._pods, self._out, self._folder = pods, out, f"holdfast-{secrets.token_hex(8)}"
+        self._pods = pods
+        self._out = out
+        self._folder = f"holdfast-{secrets.token_hex(8)}"
         digest = hashlib.sha256(packed).hexdigest()
         words = self._program("run", digest, str(len(packed)), *command)
         self._commands = [
@@ -140,8 +142,10 @@ class _PodCommand:
         folder: Path,
         say: Callable[[str, str], None],
     ) -> None:
-        self.name, self.last_lines = name, deque[str](maxlen=LAST_LINES)
-        self._packed, self._say = packed, say
+        self.name = name
+        self.last_lines = deque[str](maxlen=LAST_LINES)
+        self._packed = packed
+        self._say = say
         folder.mkdir(parents=True)
         self._log = folder / OUTPUT
         try:

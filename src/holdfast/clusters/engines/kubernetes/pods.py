@@ -130,7 +130,8 @@ class Pods:
 
 
 def _pod(found: _Pod) -> Pod:
-    status, deletion = found.status, found.metadata.deletion
+    status = found.status
+    deletion = found.metadata.deletion
     is_running = status.phase == "Running"
     is_ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions)
     lacks = "" if is_ready else "is not ready"

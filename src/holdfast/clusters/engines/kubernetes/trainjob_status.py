@@ -112,10 +112,13 @@ class TrainJobStatus:
         hosts: int,
         log: EventLog,
     ) -> None:
-        self._server, self._progress, self._log = server, progress, log
+        self._server = server
+        self._progress = progress
+        self._log = log
         self._interval_s = min(hosts * INTERVAL_S, MAX_INTERVAL_S)
         self._seen = deque[tuple[float, int]](maxlen=_PACE_OF)
-        self._closing, self._has_failed = threading.Event(), False
+        self._closing = threading.Event()
+        self._has_failed = False
         self._thread = threading.Thread(target=self._work, name="trainjob-status", daemon=True)
 
     def __enter__(self) -> Self:
@@ -139,7 +142,8 @@ class TrainJobStatus:
 
     def _left_s(self, progress: WorkerProgress) -> float | None:
         """The seconds that are left, by the pace of late; None if that is not known."""
-        (before, step), (now, newest) = self._seen[0], self._seen[-1]
+        (before, step) = self._seen[0]
+        (now, newest) = self._seen[-1]
         if newest == progress.total_steps:
             return 0.0
         if newest <= step:

@@ -71,7 +71,9 @@ class RayEngine:
         self._ask: Ask | None = None
         self._bundles: list[tuple[PlacementGroup, int]] = []
         self._placed: dict[str, _Placed] = {}
-        self._lock, self._closing, self._failure = threading.Lock(), threading.Event(), ""
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._failure = ""
         self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watcher = threading.Thread(target=self._watch, name="ray-places", daemon=True)
         self._watcher.start()

@@ -24,7 +24,8 @@ def panel(view: View) -> Panel:
     metric = metric_of(view.record)
     if metric is None:
         return empty(TITLE, "No evaluation yet. The first one begins the curve.")
-    chart, color = Chart(view), view.colors.kelp_fill
+    chart = Chart(view)
+    color = view.colors.kelp_fill
     scale = 100 if metric.is_share else 1
     if metric.name == "accuracy":
         _add_training(chart, metric, scale)
@@ -49,7 +50,8 @@ def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
     """Draw the accuracy that the task logs in each step, with its newest value at its end."""
     view = chart.view
     curve = view.record.steps.series(metric.name, TRAINING_POINTS)
-    at, known = view.x(curve.at), [each for each in curve.mean if isfinite(each)]
+    at = view.x(curve.at)
+    known = [each for each in curve.mean if isfinite(each)]
     if not known:
         return
     color = faded(view.colors.kelp_fill, 0.55)

@@ -26,7 +26,8 @@ def panel(view: View) -> Panel:
 
 
 def _row(alert: Alert, view: View) -> list[str]:
-    title, value = text(alert.rule.title), text(alert.value)
+    title = text(alert.rule.title)
+    value = text(alert.value)
     if alert.since is None:
         return [title, value, ""]
     at = clock(alert.since, view.now).removeprefix("today ")

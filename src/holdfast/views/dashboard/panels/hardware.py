@@ -150,7 +150,8 @@ def imbalance(view: View) -> float | None:
 
 def devices_by_rank(view: View) -> dict[int, Device]:
     """The device of each rank, as far as its host has measured it, or names it in its samples."""
-    fleet, found = view.fleet, dict[int, Device]()
+    fleet = view.fleet
+    found = dict[int, Device]()
     profiled = {
         str(event.get("host", "")): event
         for event in view.record.events
@@ -165,7 +166,8 @@ def devices_by_rank(view: View) -> dict[int, Device]:
 
 
 def _measured(event: Event) -> list[Device]:
-    names, scores = event.get("devices"), event.get("scores")
+    names = event.get("devices")
+    scores = event.get("scores")
     if not isinstance(names, str) or not isinstance(scores, list):
         return []
     rates: Sequence[Any] = event.get("bytes_per_s") or [None] * len(scores)

@@ -31,7 +31,8 @@ _WIDE: Final = 0.22
 
 def figure_of(view: View, lanes: Sequence[Lane]) -> go.Figure:
     """The chart of these lanes."""
-    colors, places = view.colors, _places(lanes)
+    colors = view.colors
+    places = _places(lanes)
     saved_at = places[-1] + 1 + _GAP
     has_hosts = any(lane.host for lane in lanes)
     height = round(24 + _LANE * (saved_at + 1.2) + 20)
@@ -83,7 +84,8 @@ def _add_hosts(chart: Chart, places: Sequence[float], lanes: Sequence[Lane]) -> 
 
 def _add_lane(chart: Chart, place: float, lane: Lane) -> None:
     """Draw when the workers of a lane were there, when they were not, and where they failed."""
-    view, colors = chart.view, chart.view.colors
+    view = chart.view
+    colors = chart.view.colors
     look = {"fillcolor": faded(view.fleet.color(lane.rank), 0.8), "line": {"width": 0}}
     for begin, end in lane.spans:
         x0, x1 = view.x([begin, end])

@@ -46,7 +46,8 @@ def lanes_of(view: View) -> list[Lane]:
     """The lanes that are drawn: of few workers all, by host; of many those that have failed; if
     these are many, too, or none, the hosts with the most failures.
     """
-    lanes, fleet = _all(view), view.fleet
+    lanes = _all(view)
+    fleet = view.fleet
     if len(lanes) <= FEW:
         ranks = chain.from_iterable(fleet.hosts.values())
         order = {rank: place for place, rank in enumerate(ranks)}
@@ -101,7 +102,8 @@ def _all(view: View) -> list[Lane]:
     lanes.close(list(lanes.begun), view.drawn_until)
     found = [lanes.by_rank[rank] for rank in sorted(lanes.by_rank)]
     for lane in found:
-        lane.name, lane.host = f"rank {lane.rank}", view.fleet.host_of(lane.rank)
+        lane.name = f"rank {lane.rank}"
+        lane.host = view.fleet.host_of(lane.rank)
     return found
 
 

@@ -19,7 +19,8 @@ def panel(view: View) -> Panel:
     if not view.has_steps:
         return empty(TITLE, "The curve begins with step 1.")
     curve = view.record.steps.series("loss", POINTS, view.first_row, view.drawn_rows)
-    at, color = view.x(curve.at), view.colors.kelp_fill
+    at = view.x(curve.at)
+    color = view.colors.kelp_fill
     chart = Chart(view, left=34)
     hidden = {"color": "rgba(0,0,0,0)", "width": 0}
     chart.add(at, curve.low, mode="lines", line=hidden, hoverinfo="skip")

@@ -55,7 +55,8 @@ def _waterfall(report: RecoveryReport) -> str:
     ends = list(accumulate(report.seconds.values()))
     for (phase, seconds), end in zip(report.seconds.items(), ends, strict=True):
         words, color = _PHASES.get(phase, (phase, "--ink3"))
-        left, width = 100 * (end - seconds) / total, 100 * seconds / total
+        left = 100 * (end - seconds) / total
+        width = 100 * seconds / total
         rows.append(_bar(words, color, left, max(0.8, width), duration(end)))
     return f'<div class="wf">{"".join(rows)}</div>'
 

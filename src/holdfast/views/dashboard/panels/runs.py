@@ -45,7 +45,9 @@ def table_of(records: Sequence[RunRecord], current: str, compared: str, now: flo
 def _row(record: RunRecord, shown: RunRecord | None, compared: str, now: float) -> list[str]:
     view = View(record=record, now=now, colors=LIGHT)  # it draws nothing
     icon, word, color = STATES[view.state.name]
-    name, total, metric = record.path.name, record.total_steps, metric_of(record)
+    name = record.path.name
+    total = record.total_steps
+    metric = metric_of(record)
     newest = record.steps.newest
     of = f'<span class="{PHONE_LACKS}"> of {total:,}</span>' if total and total != newest else ""
     line, kind = ("--kelp-fill", "") if record is shown else ("--cmp", "dash")
@@ -76,7 +78,8 @@ def comparison(record: RunRecord, other: RunRecord) -> str:
         clauses.append(f"differs: {', '.join(keys[:_MAX_KEYS])}{more}")
     elif ours and theirs and ours != theirs:
         clauses.append("other weights")
-    speed, reference = record.goodput().samples_per_s, other.goodput().samples_per_s
+    speed = record.goodput().samples_per_s
+    reference = other.goodput().samples_per_s
     if speed and reference:
         factor = max(speed, reference) / min(speed, reference)
         if factor >= 1.05:
@@ -92,7 +95,8 @@ def changed_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], before: str
     """The keys whose values differ, each with our value."""
     found = []
     for key in sorted({*ours, *theirs}):
-        mine, other = ours.get(key), theirs.get(key)
+        mine = ours.get(key)
+        other = theirs.get(key)
         if mine == other:
             continue
         if isinstance(mine, Mapping) and isinstance(other, Mapping):

@@ -38,7 +38,8 @@ def panel(view: View) -> Panel:
     note = f"{sum(newest['shards']):g} per step"
     if len(newest["rank"]) > FEW:
         return _of_many(view, f"{note}, {count(len(newest['rank']), 'worker')}")
-    chart, colors = Chart(view, height=HEIGHT, left=30, right=_RIGHT), view.colors
+    chart = Chart(view, height=HEIGHT, left=30, right=_RIGHT)
+    colors = view.colors
     rows = _changes(view)
     at = _moments(view, [row for row, _ in rows])
     base = 0.0
@@ -82,7 +83,8 @@ def _changes(view: View) -> list[tuple[int, dict[int, float]]]:
 
 def _of_many(view: View, note: str) -> Panel:
     """The median of many workers, the band in which 90 % are, and those with the fewest shards."""
-    chart, colors = Chart(view, height=HEIGHT, left=30, right=_RIGHT), view.colors
+    chart = Chart(view, height=HEIGHT, left=30, right=_RIGHT)
+    colors = view.colors
     measured = view.record.steps.workers
     plans = measured[:: -(len(measured) // _PLANS + 1)][::-1]
     at = _moments(view, [row for row, _ in plans])

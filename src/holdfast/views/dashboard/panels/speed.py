@@ -37,7 +37,8 @@ def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     if len(steps) < 2 or end <= start:
         return Speed(at=[], throughput=[], goodput=[])
     at = np.concatenate([[start], steps.array("at")])
-    taken, samples = np.nan_to_num(steps.array("seconds")), steps.array("samples")
+    taken = np.nan_to_num(steps.array("seconds"))
+    samples = steps.array("samples")
     done = np.concatenate([[0.0], np.cumsum(samples)])
     timed = np.concatenate([[0.0], np.cumsum(np.where(taken > 0, samples, 0.0))])
     spent = np.concatenate([[0.0], np.cumsum(taken)])

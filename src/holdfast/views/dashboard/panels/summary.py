@@ -74,7 +74,8 @@ def panel(view: View) -> Panel:
 
 
 def _steps(view: View) -> tuple[str, str, str]:
-    record, total = view.record, view.record.total_steps
+    record = view.record
+    total = view.record.total_steps
     newest = record.steps.newest
     of = f"<small>of {total:,}</small>" if total else ""
     if not view.has_steps:
@@ -96,7 +97,8 @@ def _loss(view: View) -> tuple[str, str, str]:
     if not losses:
         return "Training loss", MISSING, "no step yet"
     row = int(np.searchsorted(view.record.steps.array("at"), columns["at"][-1] - RECENT_S))
-    mean, then = mean_loss(view.record), mean_loss(view.record, row)
+    mean = mean_loss(view.record)
+    then = mean_loss(view.record, row)
     if isnan(then):
         return "Training loss", digits(mean), f"{digits(losses[0])} in the first step"
     if abs(mean - then) < UNCHANGED * abs(mean):
@@ -152,7 +154,8 @@ def _checkpoint(view: View) -> tuple[str, str, str]:
 
 
 def _progress(view: View) -> str:
-    total, newest = view.record.total_steps, view.record.steps.newest
+    total = view.record.total_steps
+    newest = view.record.steps.newest
     share = 100 * min(1.0, newest / total) if total else 0.0
     is_still = view.state.name in (StateName.STALLED, StateName.FAILED)
     color = ";background:var(--ink3)" if is_still else ""

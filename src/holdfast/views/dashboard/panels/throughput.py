@@ -21,7 +21,8 @@ def panel(view: View) -> Panel:
         return empty(TITLE, "Measured from step 2 on.")
     until = max(view.drawn_until, view.record.steps.columns["at"][0])
     found = speed_of(view.record, view.start, min(view.stepped_until, until))
-    chart, colors = Chart(view), view.colors
+    chart = Chart(view)
+    colors = view.colors
     at = view.x(found.at)
     fill = faded(colors.kelp_fill, 0.13)
     chart.line(at, found.goodput, colors.kelp_fill, "goodput", fill="tozeroy", fillcolor=fill)

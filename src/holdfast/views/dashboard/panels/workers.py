@@ -59,7 +59,9 @@ def panel(view: View) -> Panel:
     devices = devices_of(view)
     if not devices:
         return empty(TITLE, "Utilization is shown once the run records it.")
-    shown, figure, note = devices, None, ""
+    shown = devices
+    figure = None
+    note = ""
     if len(devices) > FEW:
         shown = sorted(devices, key=_newest_use)[:MAX_WORST]
         figure, pooled = heatmap_of(view, [(each.name, each.at, each.used) for each in devices])
@@ -85,7 +87,8 @@ def _newest_use(device: Device) -> float:
 
 def devices_of(view: View) -> list[Device]:
     """The GPUs of all hosts; of a host without any, its workers; of one of many, the host."""
-    found, fleet = list[Device](), view.fleet
+    found = list[Device]()
+    fleet = view.fleet
     for agent, samples in _samples(view).items():
         ranks = [int(each["rank"]) for each in samples[-1].get("workers", ())]
         ranks = [rank for rank in ranks if fleet.agents.get(rank) == agent]  # others have left
@@ -179,7 +182,8 @@ def _host(view: View, agent: str, samples: Sequence[Sample]) -> Device:
 
 
 def _row(view: View, device: Device) -> str:
-    now, memory = device.used[-1], device.memory[-1]
+    now = device.used[-1]
+    memory = device.memory[-1]
     used = MISSING if now is None else f"{100 * now:.0f} %"
     hot = MISSING if device.temperature is None else f"{device.temperature:.0f}"
     held = MISSING if memory is None else digits(memory / _GB)
