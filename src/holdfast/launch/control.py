@@ -16,7 +16,8 @@ from typing import Final, NoReturn
 
 from holdfast.launch.collector import without_collector
 
-_CRASHED: Final = 70
+CRASHED: Final = 70
+"""Exit status of a process in which an exception was not handled."""
 _NAME_BYTES: Final = 15
 """The length of a name to the kernel, without the null byte; see proc(5)."""
 
@@ -38,7 +39,7 @@ def run(module: str, words: Sequence[str]) -> NoReturn:
         module: Name of the module.
         words: Its command line.
     """
-    status = _CRASHED
+    status = CRASHED
     try:
         with suppress(OSError):
             Path("/proc/self/comm").write_text(name_of(module), encoding="ascii")
@@ -46,7 +47,7 @@ def run(module: str, words: Sequence[str]) -> NoReturn:
             main = importlib.import_module(module).main
         status = main(words)
     except SystemExit as end:  # the command line was wrong
-        status = end.code if isinstance(end.code, int) else _CRASHED
+        status = end.code if isinstance(end.code, int) else CRASHED
     except BaseException:  # noqa: BLE001  # the outermost frame of this process
         traceback.print_exc()
     finally:

@@ -17,12 +17,10 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from holdfast.launch import control
 from holdfast.linux.lifeline import STOP_SIGNALS, leave_signals_to_parent
-
-_CRASHED: Final = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def become(process: ControlProcess, parent: int, output: int, fds: Mapping[int, 
     except BaseException:  # noqa: BLE001  # the outermost frame of this process
         traceback.print_exc()
     finally:
-        os._exit(_CRASHED)
+        os._exit(control.CRASHED)
 
 
 def _reset_signals() -> None:
