@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import job_keys
+import tour
 from holdfast.job.models import Model
 from holdfast.job.optimizers import Optimizer, Schedule
 
@@ -101,6 +102,10 @@ def test_source_files_named_in_a_page_exist(page):
     assert {name for name in named if not any((home / name).exists() for home in homes)} == set()
     if page.name in ("step.md", "CONTRIBUTING.md"):  # they show the way of a gradient
         assert len(named) > 10
+
+
+def test_the_tour_is_that_of_the_packages():
+    assert tour.PAGE.read_text() == tour.page(), "run python tests/tour.py"
 
 
 def test_the_page_of_job_keys_is_that_of_the_fields():
