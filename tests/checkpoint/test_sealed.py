@@ -17,7 +17,7 @@ from holdfast.checkpoint.store import MANIFEST
 from holdfast.checkpoint.transfer import described, pieces, receive
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.errors import JobError
-from holdfast.job import load
+from holdfast.job import JOB_FILE, load
 from keys import encryption_key, seal_of, signing_key
 
 LAYOUT = layout_of(width=50)
@@ -137,7 +137,7 @@ def test_weights_are_read_with_the_key_of_the_job_or_a_given_one(tmp_path, files
     export(sealed, tmp_path / "model.safetensors", key=files["encrypt"])
     assert weights.digest(weights.load_weights(tmp_path / "model.safetensors")) == wanted
     keys = {"data": {"name": "digits"}, "checkpoint": {"encrypt": str(files["encrypt"])}}
-    (run / load.JOB_FILE).write_text(load.dump(load.check(keys, where="test")))
+    (run / JOB_FILE).write_text(load.dump(load.check(keys, where="test")))
     assert weights.digest(weights.load_weights(run)) == wanted
 
 

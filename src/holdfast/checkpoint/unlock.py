@@ -9,7 +9,8 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.sealing.keys import encryption_key
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.job.load import JOB_FILE, of_run
+from holdfast.job import JOB_FILE
+from holdfast.job.load import of_run
 
 
 def unlocked(checkpoint: Path, manifest: Manifest, key: Path | None = None) -> CheckpointStore:

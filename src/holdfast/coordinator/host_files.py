@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ProtocolError
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.rundir import code_version
 from holdfast.rundir.json_lines import EventLog, StepFile
 from holdfast.rundir.run_directory import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from holdfast.errors import JobError
-from holdfast.job import mistakes
+from holdfast.job import JOB_FILE, mistakes
 from holdfast.job.run_keys import RunKeys
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.source import YamlSource
@@ -20,8 +20,6 @@ from holdfast.job.train_job import TrainJob, TrainRequest
 
 J = TypeVar("J", bound=RunKeys)
 
-JOB_FILE: Final = "job.yaml"
-"""The file of a run directory that holds its job."""
 BUILTIN = Path(__file__).parent / "builtin"
 
 

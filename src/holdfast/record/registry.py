@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.errors import JobError
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lock import locked
 from holdfast.linux.process import Process

@@ -35,13 +35,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.errors import JobError
-from holdfast.job import load
-from holdfast.job.run_keys import RunKeys
-from holdfast.job.spec import Job
+from holdfast.job import JOB_FILE
 from holdfast.linux.files import replace_synced, sync_directory
+
+if TYPE_CHECKING:
+    from holdfast.job.run_keys import RunKeys
+    from holdfast.job.spec import Job
 
 RUNS: Final = Path("runs")
 """Where runs go whose directory has not been named."""
@@ -181,6 +183,8 @@ class RunDirectory(RunPaths):
             self._lock = _locked(path / _LOCK)
             self._identify(path, run_id)
             self._replaced = spec.read_bytes() if resume else None
+            from holdfast.job import load  # not needed to look at runs
+
             replace_synced(spec, load.dump(job).encode())
             sync_directory(path.parent)
         except OSError as error:
@@ -233,11 +237,13 @@ class RunDirectory(RunPaths):
         Raises:
             JobError: There is no run.
         """
-        if not (path / load.JOB_FILE).exists():
+        if not (path / JOB_FILE).exists():
             raise JobError(
-                f"{path} holds no run to resume: it has no {load.JOB_FILE}; start one without "
+                f"{path} holds no run to resume: it has no {JOB_FILE}; start one without "
                 "--resume (resume=True in Python)"
             )
+        from holdfast.job import load  # not needed to look at runs
+
         return load.of_run(path)
 
     @staticmethod
@@ -273,7 +279,7 @@ def placed_directory(name: str, job: Job, run_id: str) -> RunDirectory:
     for number in itertools.count(1):
         path = folder / str(number)
         with suppress(InUse):
-            return RunDirectory(path, job, resume=(path / load.JOB_FILE).exists(), run_id=run_id)
+            return RunDirectory(path, job, resume=(path / JOB_FILE).exists(), run_id=run_id)
     raise AssertionError
 
 

@@ -27,7 +27,7 @@ from holdfast.integrations.ray_train.places import TrainPlaces
 from holdfast.integrations.ray_train.reports import Reporter
 from holdfast.integrations.ray_train.run_directory import bring, run_directory
 from holdfast.integrations.ray_train.worker import follow_orders
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
 from holdfast.runs.hosts.endpoint import Endpoint, free_port

@@ -26,7 +26,7 @@ from ray.train import Checkpoint
 from holdfast.checkpoint import names
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.sinks.callback import Event
 
 INTERVAL_S: Final = 0.3

@@ -14,7 +14,7 @@ from ray.train import Checkpoint
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import newest_described, pieces, receive
 from holdfast.errors import CheckpointError
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.rundir.run_directory import state_dir
 
 FOLDER: Final = "holdfast"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import JobError
-from holdfast.job import load
+from holdfast.job import JOB_FILE
 from holdfast.record.moments import is_event
 from holdfast.record.run_record import Event, RunRecord
 from holdfast.record.state import RunState, StateName, state_of
@@ -65,6 +63,9 @@ def _steps(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _counts_steps(path: Path) -> bool:
-    with suppress(JobError):
-        return load.of_run(path).records_progress
-    return True
+    """True for a training run; a run of a script has no steps."""
+    try:
+        job = (path / JOB_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return True
+    return not any(line.startswith("script:") for line in job.splitlines())

@@ -30,7 +30,7 @@ from holdfast.core.placement.rejoin import RejoinDelay
 from holdfast.core.placement.shares import Share
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
 from holdfast.hardware.profile_file import Profiles
-from holdfast.job import load
+from holdfast.job import JOB_FILE, load
 from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
@@ -325,7 +325,7 @@ class _Host:
         if path is None and self._is_placed:
             return placed_directory(message.run, job, message.run_id)
         path = path or RUNS / message.run
-        resume = (path / load.JOB_FILE).exists()
+        resume = (path / JOB_FILE).exists()
         until = time.monotonic() + HELD_TIMEOUT_S
         has_said = False
         while True:

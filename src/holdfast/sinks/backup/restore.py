@@ -20,7 +20,7 @@ from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, receive
 from holdfast.errors import CheckpointError, JobError
-from holdfast.job import load
+from holdfast.job import JOB_FILE
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.files import sync_directory
@@ -74,10 +74,10 @@ def restore(url: str, run_dir: Path | None, environment: Mapping[str, str], say:
 def _of_run(url: str, environment: Mapping[str, str]) -> Objects:
     """The store at the folder of the run that `url` names."""
     objects = open_store(url, environment)
-    if objects.size(load.JOB_FILE) is not None:
+    if objects.size(JOB_FILE) is not None:
         return objects
     names = sorted(objects.children(""))
-    begun = [each for each in names if objects.size(f"{each}/{load.JOB_FILE}") is not None]
+    begun = [each for each in names if objects.size(f"{each}/{JOB_FILE}") is not None]
     runs = [each for each in begun if objects.size(f"{each}/{INDEX}") is not None] or begun
     if not runs:
         raise JobError(f"{url} has no backup of a run; name a folder that backup.to has named")

@@ -19,7 +19,7 @@ from typing import Final
 
 from holdfast.checkpoint.remote.objects import Objects
 from holdfast.errors import JobError, ProtocolError
-from holdfast.job import load
+from holdfast.job import JOB_FILE, load
 from holdfast.job.spec import Job
 from holdfast.rundir.run_directory import ARCHIVE, EVENTS, ID, METRICS, RECOVERIES, run_id_of
 from holdfast.tasks import code
@@ -46,7 +46,7 @@ class RunCopy:
 
     def has_job(self) -> bool:
         """Whether what does not change while a run trains was copied, and is still there."""
-        return all(self._objects.size(name) is not None for name in (load.JOB_FILE, ID))
+        return all(self._objects.size(name) is not None for name in (JOB_FILE, ID))
 
     def forget(self) -> None:
         """Copy all of the logs the next time: the store has lost what was copied."""
@@ -59,7 +59,7 @@ class RunCopy:
             packed = code.pack(job, run_dir)
         if packed:
             self._objects.put(ARCHIVE, packed)
-        self._objects.put(load.JOB_FILE, (run_dir / load.JOB_FILE).read_bytes())
+        self._objects.put(JOB_FILE, (run_dir / JOB_FILE).read_bytes())
         self._objects.put(ID, run_id_of(run_dir).encode())
 
     def write_logs(self, run_dir: Path) -> None:
@@ -80,8 +80,8 @@ class RunCopy:
             JobError: This version cannot read it.
             FileNotFoundError: There is none.
         """
-        where = f"{self._objects.url}/{load.JOB_FILE}"
-        text = self._objects.get(load.JOB_FILE).decode("utf-8", errors="replace")
+        where = f"{self._objects.url}/{JOB_FILE}"
+        text = self._objects.get(JOB_FILE).decode("utf-8", errors="replace")
         return load.of_text(text, where)
 
     def read(self, run_dir: Path) -> None:
@@ -90,7 +90,7 @@ class RunCopy:
         Raises:
             JobError: The sources are damaged.
         """
-        for name in (ID, load.JOB_FILE):
+        for name in (ID, JOB_FILE):
             (run_dir / name).write_bytes(self._objects.get(name))
         try:
             code.unpack(self._objects.get(ARCHIVE), run_dir)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.job.load import JOB_FILE
+from holdfast.job import JOB_FILE
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, RESULT
 
