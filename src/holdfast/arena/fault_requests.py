@@ -83,6 +83,7 @@ class FaultRequests:
         """
         number = self.acknowledged(fault)[0] + 1
         step = self._status[Word.COMMITTED]
+        # One word, so that no reader pairs the count with the step of another request.
         self._status[Word.ACKNOWLEDGED + fault] = number << 32 | step
         return float_of(self._line[_WORDS * fault + _SECONDS])
 

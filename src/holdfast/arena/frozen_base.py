@@ -131,12 +131,14 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
                 raise JobError(f"two tensors are called {name}; give each a name of its own")
             field = field_of(name, tensor)
             places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
+            # Padded with zeros to the alignment, so that the digest covers each byte of the file.
             content = _bytes_of(tensor).ljust(aligned(field.size_bytes), b"\0")
             file.write(content)
             hasher.update(content)
             end += len(content)
     if not end:
         raise JobError("there is no tensor; yield at least one")
+    # Slices are digested from the file itself, as every later process sees it.
     flat = _mapped(path)
     manifest = Manifest(
         tensors=tuple(places.values()),
@@ -162,6 +164,7 @@ def _mapped(path: Path) -> torch.Tensor:
 
 def _slices(size_bytes: int) -> list[tuple[int, int]]:
     """The start and end of each slice, bytes; later ones may be empty."""
+    # Slices of equal size, except for the last ones of a small base, which are empty.
     step = max(ALIGNMENT, aligned(-(-size_bytes // NUM_SLICES)))
     starts = [min(number * step, size_bytes) for number in range(NUM_SLICES)]
     return [(start, min(start + step, size_bytes)) for start in starts]

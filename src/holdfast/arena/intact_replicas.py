@@ -43,6 +43,8 @@ class IntactReplicas:
             progress: What else is needed to continue from there; not kept if it is too long.
         """
         arena = self._arena
+        # The progress is whole before its word says so, and both are before the word of the
+        # replica: a worker that dies in between leaves a replica that does not count.
         length = len(progress)
         if 0 < length <= PROGRESS_BYTES - _PREFIX:
             text = length.to_bytes(_PREFIX) + progress
@@ -52,6 +54,7 @@ class IntactReplicas:
 
     def is_intact(self, rank: int, step: int) -> bool:
         """Whether the replica of `rank` is complete, and that of `step`."""
+        # A worker that died within a change has left a zero here.
         return self._arena[rank, Word.INTACT] == step + 1
 
     def progress(self, rank: int) -> bytes:

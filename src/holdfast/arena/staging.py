@@ -44,6 +44,8 @@ class Staging:
 
     def is_free(self, number: int) -> bool:
         """Whether the buffer of checkpoint `number` of this generation can be written to."""
+        # None while a checkpoint of an older generation is being written: it may be in any buffer,
+        # so none is free.
         released = self._arena.released
         return released is not None and number <= released + len(self._buffers)
 
@@ -56,6 +58,8 @@ class Staging:
         checkpoint `number`. A GPU copies them while it computes: call `finish_copy` before the
         replica changes.
         """
+        # `is_free` was true, so no process reads this buffer; each worker of the host writes another
+        # range.
         target = self._buffers[number % len(self._buffers), start:end]
         if state.device.type == "cpu":
             copy_past_cache(target, state[start:end])
@@ -63,6 +67,8 @@ class Staging:
         if self._stream is None:
             lock_pages(self._buffers)
             self._stream = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
+        # The copy begins once the update that was queued before it is done, and runs next to the
+        # next step.
         self._stream.wait_stream(torch.cuda.current_stream(state.device))
         with torch.cuda.stream(self._stream):
             target.copy_(state[start:end], non_blocking=True)

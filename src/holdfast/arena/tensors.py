@@ -62,6 +62,7 @@ def write_names(memory: torch.Tensor, names: Sequence[str]) -> None:
     Raises:
         JobError: They are too long.
     """
+    # Padded with zeros, so that equal names are equal bytes, which `check_names` compares.
     text = json.dumps(names).encode()
     if len(text) > len(memory):
         raise JobError(f"the names {', '.join(names)} are too long; shorten them")

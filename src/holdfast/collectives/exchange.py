@@ -87,6 +87,8 @@ class Contribution:
     def send(self) -> Iterator[memoryview]:
         """The head, in buffers."""
         nodes = {node: summary is not None for node, summary in self.sums.items()}
+        # JSON first, after its length. From its nodes the receiver knows which tensors follow, and
+        # their sizes from the layout, which all hosts share.
         text = json.dumps([self.values, self.digests, self.times, list(nodes.items())]).encode()
         yield memoryview(_LENGTH.pack(len(text)) + text)
         for summary in self.sums.values():
@@ -106,6 +108,8 @@ class Contribution:
         self.values = tuple(values)
         self.digests = tuple(digests)
         self.times = tuple(StepTimes(*each) for each in times)
+        # The tensors are received straight into these summaries, in the order in which they were
+        # sent.
         for node, has_weight in nodes:
             self.sums[node] = Summary.empty(layout) if has_weight else None
         for summary in self.sums.values():
@@ -170,6 +174,8 @@ class HostExchange:
         Raises:
             Aborted: The generation is over.
         """
+        # One flow each way for each lane of each other host. All of them take turns in this thread,
+        # so every method below that changes state runs without a lock.
         places = [(host, lane) for host in self._network.others for lane in self._network.lanes]
         flows = {place: (self._send(place), self._receive(place)) for place in places}
         self._network.waits = dict.fromkeys(self._network.others, 0)
@@ -181,10 +187,16 @@ class HostExchange:
 
     def _send(self, place: Place) -> Buffers:
         host, lane = place
+        # All workers of a host send the same head, each on its own lanes: no worker depends on
+        # another one of its host to learn what comes.
         yield from self._own.send()
+        # The cell that the other host owns: one block for each node of this host's frontier. They
+        # are not added here, because no two of them are siblings.
         for index in self._cells[host][lane]:
             for node in self._own.nodes:
                 yield bytes_of(self._blocks.local_sum(node, index))
+        # The way back: blocks of the own cell, each as soon as it is reduced. `yield None` lets the
+        # other flows move on, which bring what the reduction still lacks.
         own = self._cells[self._network.host][lane]
         for count, index in enumerate(own, start=1):
             while self._reduced[lane] < count:
@@ -197,23 +209,32 @@ class HostExchange:
         head = Contribution()
         yield from head.receive(self._blocks.layout)
         self._heads[place] = head
+        # The worker's last head has come; this happens once. Only now is it known how the sums of
+        # all hosts combine, so nothing is reduced before.
         if self._has_heads:
             self._on_heads({h: each for (h, _), each in self._heads.items()})
         while not self._has_heads:
             yield None
+        # From here on the term of the root is known, and blocks are reduced as they come.
         waiting = self._received[place] = {}
         own = self._cells[self._network.host][lane]
         for count, index in enumerate(own):
+            # The memory for received blocks is bounded: a fast host waits, by TCP's own flow
+            # control, for the slowest one.
             while count - self._reduced[lane] >= AHEAD:
                 yield None
             come: dict[int, torch.Tensor] = {}
             for node in head.nodes:
                 come[node] = torch.empty_like(self._blocks.root[index])
+                # From the request for a block until it is whole; their sum by host shows which host
+                # the others wait for.
                 began = time.monotonic_ns()
                 yield bytes_of(come[node])
                 self._network.waits[host] += time.monotonic_ns() - began
             waiting[count] = come
             self._reduce_what_has_come(lane)
+        # The cell of the other host comes back reduced, with the squares of its blocks: then this
+        # host has all of the gradient, and all of its norm.
         for index in self._cells[host][lane]:
             yield bytes_of(self._blocks.root[index])
             square = bytearray(_SQUARE.size)
@@ -224,6 +245,8 @@ class HostExchange:
         """Reduce the blocks of the own cell of which every host has sent its part."""
         own = self._cells[self._network.host][lane]
         theirs = [(host, self._received.get((host, lane), {})) for host in self._network.others]
+        # Blocks are reduced in their order, each once all hosts have sent their part: additions
+        # follow the tree, never the order of arrival.
         while all(self._reduced[lane] in come for _, come in theirs):
             count = self._reduced[lane]
             parts = {

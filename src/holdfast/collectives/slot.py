@@ -67,6 +67,8 @@ class SlotLayout:
         self.buffer_names = tuple(averaged)
         gradients = pack_by_dtype(field_of(f"gradient.{n}", p) for n, p in parameters.items())
         averages = pack_by_dtype(field_of(f"buffer.{n}", b) for n, b in averaged.items())
+        # Gradients first, then buffers: so `sums` is one range at the start, and the blocks of
+        # gradients are the first blocks.
         self.layout = Layout.pack(
             [
                 *gradients.entries,
@@ -77,6 +79,7 @@ class SlotLayout:
                 Field("names", "U8", (NAMES_BYTES,)),
             ]
         )
+        # Offsets of averages are relative to their own layout, which follows that of gradients.
         shift = gradients.size_bytes
         self.runs = [(*run, True) for run in gradients.runs()] + [
             (dtype, start + shift, end + shift, False) for dtype, start, end in averages.runs()
@@ -112,6 +115,7 @@ def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tup
             includes the padding after its last tensor: kernels such as MKL's dot product round
             by alignment, and one block may be read from a slot or from aligned scratch memory.
     """
+    # A tensor that is long enough to matter gets borders of its own; small ones share blocks.
     borders = {0, count}
     for start, end in spans:
         if end - start > BLOCK // 10:
@@ -163,6 +167,7 @@ class Slot:
         targets = []
         sources = []
         gpus = set()
+        # One pass sorts the gradients by the cheapest way to copy them.
         for target, gradient in zip(self.gradients, gradients, strict=True):
             if gradient is None:
                 target.zero_()
@@ -174,8 +179,10 @@ class Slot:
             else:
                 targets.append(target)
                 sources.append(gradient)
+        # Small ones together, in one call.
         if targets:
             torch._foreach_copy_(targets, sources)
+        # Copies from GPUs were queued above; the slot is whole once they are done.
         for gpu in gpus:
             torch.cuda.current_stream(gpu).synchronize()
 
@@ -196,6 +203,7 @@ class Slot:
 
     def add(self, other: Slot) -> None:
         """Add the sum of the sibling to the right; `self` comes first in every addition."""
+        # Every addition of the tree has its left sibling first, here and in the reduction.
         for mine, others in zip(self.sums, other.sums, strict=True):
             mine.add_(others)
         self.stats.add_(other.stats)

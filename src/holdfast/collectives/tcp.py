@@ -102,6 +102,7 @@ class Deadline:
         before = self._status.begin_wait()
         try:
             self.check(what)
+            # Each round is short, so that an abort is seen in time.
             while not poll.poll(1000 * ABORT_POLL_S):
                 self.check(what, awaited)
             self._stalled_at = time.monotonic() + STALL_S
@@ -139,11 +140,14 @@ def transfer(
         try:
             moved = [flow.move() for flow in running]  # every one, whatever the others do
         except ConnectionLost:
+            # All broken ones are reported. Then this worker waits for the coordinator to end the
+            # generation.
             for flow in running:
                 if flow.is_broken:
                     deadline.report(flow.place, is_broken=True)
             deadline.wait(None, 0, what)
             raise AssertionError("unreachable") from None
+        # Flows that still have a direction open; sleep only if none of them could move.
         running = [flow for flow in running if not flow.is_over]
         if running and not any(moved):
             poll = select.poll()

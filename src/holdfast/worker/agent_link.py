@@ -95,6 +95,8 @@ class AgentLink:
         before = self._status.enter(Phase.WAIT)
         halted_in = 0
         while True:
+            # Another failure may announce a newer one while this worker waits: it halts again, for
+            # that.
             if self._arena.newest_generation > halted_in:
                 halted_in = self._arena.newest_generation
                 self._channel.send(

@@ -80,12 +80,14 @@ class Evaluator:
         """
         self._status.enter(Phase.EVALUATE)
         modes = [(part, part.training) for module in self._modules for part in module.modules()]
+        # Modes are set for the whole evaluation, and restored one by one.
         for module in self._modules:
             module.eval()
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
                 own = self._measure(shards, source, measure, tally)
+                # A metric may draw, and all workers compute the results from the same states.
                 seed_everything(seed_for("evaluation", "results"))
                 return _results(tally, self._exchange(_encode(own), step))
         finally:
@@ -115,6 +117,8 @@ class Evaluator:
                 f"{in_words(MAX_STATE_BYTES)} fit. Use metrics whose state does not grow with the "
                 "samples, such as torchmetrics' with thresholds=100"
             )
+        # Payloads may be larger than a mailbox: all members exchange as many pieces as the largest
+        # needs.
         rounds = [
             self._group.gather(WorkerTag.EVALUATION, step, payload[start : start + MAILBOX_BYTES])
             for start in range(0, max(sizes), MAILBOX_BYTES)

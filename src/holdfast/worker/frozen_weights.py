@@ -111,6 +111,7 @@ class Bases:
         if not self._bases:
             return
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # By address: the model may have other names for them than the base.
         names = frozenset(key for key, tensor in tensors.items() if self._holds(tensor))
         self._used |= {b.name for b in self._bases if any(b.holds(tensors[key]) for key in names)}
         for key in sorted(names):
@@ -166,6 +167,7 @@ class Bases:
                     "replaced during training; other workers and checkpoints would not have the "
                     "change: leave frozen weights and their scales as they are"
                 )
+        # All workers of a host map the same pages, so one of them verifies for all.
         if group.rank == min(group.local):
             for base in self._bases:
                 if not base.is_intact(step):

@@ -106,6 +106,7 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
     """Reach the end with the other members; a worker that is lost meanwhile is replaced, too."""
     while True:
         try:
+            # Returns once all members have committed the last step, and it is durable.
             member.finish()
             result = {**member.result(), "status": status}
             generation = member.group.generation

@@ -114,6 +114,7 @@ class Means:
 
     def results(self, ranges: Sequence[State]) -> Results:
         total = dict.fromkeys(ranges[0], 0.0)
+        # In the order of ranges, so that float sums have the same bits for any number of workers.
         for each in ranges:
             if each.keys() != total.keys():
                 raise _other_names(total, each)
@@ -243,6 +244,7 @@ class _Torchmetric:
     def result(self, ranges: Sequence[State]) -> Any:
         merged = self.fresh()
         for name, each in merged._stateful().items():
+            # As torchmetrics merges states of processes: lists are joined, tensors reduced.
             for key, initial in each.metric_state.items():
                 place = f"{name}/{key}"
                 if isinstance(initial, list):

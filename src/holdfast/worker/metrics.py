@@ -55,11 +55,13 @@ class Metrics:
                 self._lines.close()
             self._lines = None
         elif self._lines is None:
+            # Lines of steps that will be computed again go; the writer before may have been ahead.
             newest = json_lines.forget_after(self._path, progress.step)
             self._lines = json_lines.JsonLines(self._path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
             last = newest[-1]["step"] if newest else 0
             known = last if any("loss" in entry for entry in newest) else last - 1
+            # Steps that no worker of this host has written, as far as they are known.
             missed = {each["step"]: each for each in (*self.recent, progress.record) if each}
             for step, record in sorted(missed.items()):
                 if known < step <= progress.step:

@@ -149,6 +149,7 @@ class CheckpointSaver:
         """What this worker has seen that concerns checkpoints. From here on, its replica may be
         updated.
         """
+        # From here on the replica may be updated, so a GPU's copy of it must be complete.
         self._finish_part()
         seen = {
             RequestFlags.SAVE: arena.save_requested > self._current.save,
@@ -214,6 +215,7 @@ class CheckpointSaver:
             return
         self._context.status.enter(Phase.CHECKPOINT)
         self.compare()
+        # One of this step is on its way: wait for that one, and write another only if it fails.
         if self._is_begun and not self._await_result():
             return
         self._stage()
@@ -264,11 +266,15 @@ class CheckpointSaver:
         step = self._progress.step
         current = self._current
         number = current.number + 1
+        # Numbers start again with each generation, so results of the last one must not be taken for
+        # them.
         if number == 1:
             self._results.begin_generation()
+        # Wait for a buffer: the writer may be slower than checkpoints are requested.
         free = partial(self._staging.is_free, number)
         self._results.wait(free, "earlier ones to be written")
         self._log_wait(step, time.monotonic() - began)
+        # Begun on this worker: a failure from here on is part of its result, not of the step.
         begun = replace(current, number=number)
         self._begun = begun if in_memory else replace(begun, save=number, step=step)
         content = dict[str, Any]()
@@ -278,6 +284,7 @@ class CheckpointSaver:
             content = self._staged(number)
         except OSError as failure:
             error = f"rank {group.rank}: {failure}"
+        # From here on the worker trains; the agent and its writer do the rest.
         self._staged_at = time.monotonic()
         self._stall_s = self._staged_at - began
         part = Part(
@@ -290,6 +297,7 @@ class CheckpointSaver:
             in_memory=in_memory,
         )
         self._unsent = PartStagedMessage(generation=group.generation, part=part)
+        # The copy is complete. A GPU still copies: it is finished before the next update.
         if self._replica.flat.device.type == "cpu":
             self._finish_part()
 
@@ -317,9 +325,11 @@ class CheckpointSaver:
         size_bytes = self._replica.layout.size_bytes
         index = group.local.index(group.rank)
         count = len(group.local)
+        # The workers of a host share the copying: each has its own chunks of the state.
         own = parts.chunks_of(index, count, size_bytes)
         self._staging.copy(number, self._replica.flat, *parts.byte_range(own, size_bytes))
         content: dict[str, Any] = {"others": _digests_of_others(self._replica, own, count)}
+        # One of them says where it all is, and what belongs to the state besides tensors.
         if index == 0:
             content["offset"] = self._staging.offset(number)
             header = header_of(self._spec, self._replica, self._progress, group.generation)
@@ -337,6 +347,7 @@ class CheckpointSaver:
         number = self._begun.save
         step = self._begun.step
         problem = self._results.of(number)
+        # One host that has written it is enough; all members decide alike.
         if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):
             return problem
         self._progress.saved_step = step

@@ -149,5 +149,6 @@ def _inputs() -> Iterator[torch.Tensor]:
 def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     """A copy that begins `offset` elements after a multiple of ALIGNMENT."""
     memory = torch.empty(tensor.numel() + offset + ALIGNMENT, dtype=tensor.dtype)
+    # The memory begins anywhere, so aim at a known distance from an aligned address.
     lead = -memory.data_ptr() % ALIGNMENT // tensor.element_size() + offset
     return memory[lead : lead + tensor.numel()].view(tensor.shape).copy_(tensor)

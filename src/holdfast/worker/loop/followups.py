@@ -59,6 +59,8 @@ class Followups:
         followup = progress.followup
         if followup.compares:
             saver.compare()
+        # Calls are counted from zero: a worker that takes over gets the known results in the same
+        # order.
         progress.evaluations.calls = 0
         improved = self._evaluate_after(progress.step - 1, reader)
         followup.calls = progress.evaluations.calls
@@ -70,6 +72,7 @@ class Followups:
             saver.save_or_defer()
         elif followup.snapshots and not followup.is_busy:
             saver.keep_snapshot()
+        # From here on the step is complete; a worker that joins does not repeat it.
         followup.pending = False
 
     @property
@@ -92,6 +95,7 @@ class Followups:
         if self.in_loop:
             results = evaluations.results
             call = evaluations.calls
+        # No member has evaluated this call yet, so all do it now, together.
         if call == len(results):
             autocast = devices.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():

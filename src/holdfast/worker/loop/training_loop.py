@@ -100,6 +100,7 @@ class TrainingLoop:
         self._breakdown = member.breakdown
         self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
+        # Before anything is read: a resumed run must read the same data in the same order.
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if job.precision == "fp16" and self._progress.loss_scale is None:
             self._progress.loss_scale = LossScale()
@@ -119,10 +120,12 @@ class TrainingLoop:
         member = self._member
         status = self._status
         reader = self._reader
+        # For the agent, which shows how far the run is.
         status[Word.TOTAL_STEPS] = reader.total_steps
         status[Word.EPOCHS] = reader.epochs
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
+        # From here on an optimizer is stepped by the commit only.
         for optimizer in member.replica.optimizers:
             optimizer.register_step_pre_hook(self._refuse_step)
         member.begin_loop(self._on_commit)
@@ -131,6 +134,8 @@ class TrainingLoop:
         try:
             while True:
                 try:
+                    # What comes next follows from the progress alone, so a worker that was replaced
+                    # continues like the others.
                     if self._is_over:
                         member.saver.save_durably()
                         break
@@ -141,6 +146,8 @@ class TrainingLoop:
                         raise StopRequested
                     else:
                         yield from self._one_step()
+                # The step in progress is not lost: partial sums of it stay in the slots, and the
+                # next turn continues with what is missing.
                 except Aborted:
                     yield from self._rejoin()
         finally:
@@ -219,8 +226,11 @@ class TrainingLoop:
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
         member.context.failpoints.at_step(member.replica)
         self._record_plan()
+        # More than one round only if a result is in doubt: then the next work is to compute it
+        # again.
         while True:
             while work := self._stepper.next_work():
+                # A shard may take long: do not begin one for a generation that is over.
                 member.group.check_abort()
                 self._status.enter(Phase.DATA)
                 with nullcontext() if work.is_check else self._stopwatch.shard():
@@ -259,6 +269,7 @@ class TrainingLoop:
     def _read(self, work: Work) -> Loaded | None:
         """The samples of `work`; None if it has none and needs none."""
         step = self._progress.step
+        # Samples that another worker was assigned: they were not read ahead here.
         if work.is_check:
             return self._reader.read_now(step, work.item)
         loaded = self._reader.take(step, work.item, self._stepper.work_items)
@@ -273,12 +284,15 @@ class TrainingLoop:
             return
         step = self._progress.step
         device = self._member.device
+        # The replica's values, random numbers of its own, and buffers as at the start of the step:
+        # the shard's result depends on nothing else.
         self._status.enter(Phase.FORWARD)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
         batch = loaded.batch if device.type == "cpu" else devices.to_device(loaded.batch, device)
         self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
         self.is_checking = work.is_check
         with devices.autocast(device, self._job.precision):
+            # User code runs now. It returns here when it asks for the next shard.
             yield self.shard
         self.shard = None
         self.is_checking = False
@@ -296,6 +310,8 @@ class TrainingLoop:
             self._state.verify_bases()
         except HardwareError as error:
             raise SelfEviction(error) from None
+        # All that members must know of each other travels with the reduction, at no further
+        # barrier.
         vote = CommitVote(
             requests=self._member.requests(),
             user_state=self._state.user_digest(),
@@ -312,14 +328,17 @@ class TrainingLoop:
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._status.enter(Phase.DATA)
+        # The step is not committed, and all members know that: none has changed its replica.
         if committed is None:
             self._balancing.ignore_step()
             return False
+        # The step counts: a member that is aborted now completes it from the root slot.
         self._on_commit(committed)
         straggler = self._balancing.straggler
         if self._is_first and straggler is not None:
             straggler = straggler.because(self._breakdown.reason_of(straggler.rank))
             self._member.standby.request(straggler, self._progress.step)
+        # Every member plans from the same times, so all change to the same plan at the same step.
         if self._balancing.replan():
             self._stepper.assign(self._progress.step, self._balancing.plan)
         return True
@@ -354,13 +373,17 @@ class TrainingLoop:
         }
         loss = json_lines.number(committed.loss)
         skipped = committed.skipped
+        # Progress first: what follows is between two steps, and user code sees the new step.
         self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
             self._breakdown.observe(self._progress.step, committed.times, counts)
+        # Once a step on every worker, however many shards it computed.
         with self._stopwatch.rest():
             self._reader.advance()
             self._call_hooks()
+            # What the hooks have changed is state from here on, and the replica is marked as
+            # intact.
             self._state.commit()
             self._status[Word.SAMPLES] += samples
             self._member.metrics.step(
@@ -368,6 +391,7 @@ class TrainingLoop:
                 self._member.times.since_last(),
                 partial(self._breakdown.row, committed.times, counts),
             )
+            # After the state is complete, so that a change by this worker alone is noticed.
             self._main_only.run_deferred()
         if committed.step == 0 and self._is_first and (unread := self._job.unread()):
             with self._event_log() as log:

@@ -106,6 +106,7 @@ class AttachedModels:
             JobError: They cannot be trained, or the name is missing or taken.
         """
         self._check_name(name)
+        # Every worker draws the same initial weights, whenever it is started.
         seed_everything(seed_for("attach", self._job.seed, *([name] if name else [])))
         factories: tuple[object, ...] = model, optimizer
         for each in factories:
@@ -117,6 +118,7 @@ class AttachedModels:
         built = model()
         if self.bases.digests and self._job.init_from is not None:
             raise JobError("init_from would write to frozen weights of session.base; remove it")
+        # On a GPU this moves the model, so it comes before the optimizer, which holds its tensors.
         self.bases.adopt(built, name, self._device)
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(
@@ -188,15 +190,18 @@ class AttachedModels:
         """
         group = self._group
         size_bytes = self._layout.size_bytes
+        # All would start from the initial weights, and this worker has overwritten its own.
         if not (resume.donors or resume.restore or self._is_initial):
             lost = "its donor was lost, and it no longer has the initial values"
             raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
         taken = resume.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or resume.restore)
+        # From here on members check in lockstep, barrier by barrier.
         self.bases.agree(group)
         # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
+        # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             trained = self.trained.parameters()
             self.sections = Sections(
@@ -213,6 +218,8 @@ class AttachedModels:
             check_memory(self._job, self.sections, replica_bytes, self.bases.size_bytes)
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
+        # With a donor the memory is left as it is: a lost worker may have left an intact replica
+        # there.
         if self.replica is None:
             self.replica = self._moved_in(self.sections, items, empty=bool(resume.donors))
         return self.replica, self.sections
@@ -301,6 +308,7 @@ def check_memory(
     leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
     partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     shared = sections.used_bytes(partials)
+    # Activations come on top; they are not known yet, so this is a lower limit.
     own = job.workers * replica_bytes
     host = available()
     needed = shared + own + base_bytes

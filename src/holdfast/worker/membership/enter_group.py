@@ -26,6 +26,7 @@ def enter_group(
         Aborted: The generation is over.
         HoldfastError: Connecting takes too long.
     """
+    # Connections belong to one generation: those of the last one go first.
     if group.network is not None:
         group.network.close()
     if not resume.hosts:
@@ -35,5 +36,6 @@ def enter_group(
     hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
     report = partial(agent.report_peer, resume.generation)
     network = Network(hosts, group.rank, group.deadline, report)
+    # Before connecting: an abort of this generation must end that wait.
     group.enter(resume.generation, resume.members, network)
     network.connect(listener, resume.generation)

@@ -74,11 +74,16 @@ class StateTransfer:
         donor = resume.donors[rank]
         header = b""
         if donor == rank:
+            # One donor is enough: all donors of a step have equal replicas, or a check finds that
+            # they do not.
             if rank == min(resume.donors.values()):
                 self._check_replicas_of_lost(resume)
             header = self._header(progress, metrics.for_others() if group.network else ())
+            # On a CPU the replica itself is in the arena, where others read it; nothing is copied
+            # here.
             if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
+        # After this barrier every donor's replica can be read, and none changes before `COPIED`.
         payloads = group.gather(WorkerTag.STAGED, step, header)
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
@@ -86,6 +91,7 @@ class StateTransfer:
             self._send_between_hosts(group.network, resume)
             if not self._in_arena:  # the leader has received what other workers copy
                 group.local_barrier(WorkerTag.RECEIVED, step)
+        # A joining worker: the tensors, then the optimizers' knowledge of them, then the progress.
         if donor != rank:
             if donor in group.local:
                 self._take(donor, step)
@@ -95,13 +101,18 @@ class StateTransfer:
                     self._replica.flat.copy_(self._staged(rank))
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
+            # A donor of another host has checked its own data only.
             progress.samples_checked &= donor in group.local  # this host may have other data
             metrics.recent.extend(_parse(headers[donor])["recent"])
+        # A donor that was aborted between two steps: what the others did together is not done
+        # twice.
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
+        # After this barrier no member reads another one's replica, so training may change it.
         group.barrier(WorkerTag.COPIED, step)
         if any(giver != joining for joining, giver in resume.donors.items()):
             metrics.note_transfer(self._replica.flat.nbytes)
+        # The staged copy has served: its pages go back to the host.
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
@@ -110,6 +121,7 @@ class StateTransfer:
         """Send replicas of this host's donors to other hosts, and receive those of joining workers.
         A host's leader does this for all of its workers; `COPIED` comes after it.
         """
+        # Lane 0 of each host carries all replicas; it belongs to the leader.
         if self._group.rank != self._group.local[0]:
             return
 
@@ -151,8 +163,10 @@ class StateTransfer:
             SelfEviction: It differs from the one that the lost worker of this rank has left.
         """
         rank = self._group.rank
+        # An intact replica of the same step that has the donor's bits need not be copied.
         if not (self._has_intact_replica(rank, step) and self._is_equal(rank, donor, step)):
             self._replica.flat.copy_(self._staged(donor))
+        # From here on it is this worker's; it is intact again at its next commit.
         self._sections.intact.begin_change(rank)
 
     def _check_replicas_of_lost(self, resume: ResumeMessage) -> None:
@@ -178,6 +192,7 @@ class StateTransfer:
         """
         left = self._staged(lost)
         right = self._staged(donor)
+        # The common case: one pass over both. Only a difference is looked for tensor by tensor.
         if torch.equal(left.view(torch.int64), right.view(torch.int64)):
             return True
         for entry in self._replica.layout.entries:
@@ -203,6 +218,7 @@ class StateTransfer:
         intact = self._sections.intact
         assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
         left = json.loads(intact.progress(rank))
+        # The tensors are in place; only the objects around them are new in this process.
         self._replica.restored(frozenset(left["uninitialized"]))
         return Progress.from_donor(left["progress"])
 

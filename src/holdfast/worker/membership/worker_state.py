@@ -112,9 +112,11 @@ class WorkerState:
         if self._is_released:
             return
         user = self._progress.user
+        # In this order: buffers and modules into the replica, then what is kept apart from tensors.
         self._buffers.commit()
         self._replica.capture_modules()
         user.commit(self._user_state.capture())
+        # Every later write, until the next commit, is a change within the loop.
         self._writes = self._replica.writes()
         size = len(json.dumps(user.committed))
         most = MAILBOX_BYTES // 2
@@ -134,6 +136,8 @@ class WorkerState:
         left = b""
         if len(self._group.members) == 1 and self._replica.flat.device.type == "cpu":
             left = packed(self._progress, self._replica)
+        # Zero first: a worker that dies between these lines leaves nothing that could be taken for
+        # whole.
         self._sections.intact.begin_change(rank)
         self._sections.intact.end_change(rank, self._progress.step, left)
 
@@ -155,6 +159,8 @@ class WorkerState:
             JobError: It changes a module in a way that cannot be given to another worker.
         """
         user = self._progress.user
+        # Autograd counts writes, so tensors that user code overwrites are found without comparing
+        # them.
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
@@ -203,6 +209,7 @@ class WorkerState:
         before = user.committed
         now = {"session.state": user.state, **self._user_state.capture()}
         writes = self._replica.writes()
+        # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
         odd = (name for name in writes if writes[name] != self._writes.get(name))
@@ -241,6 +248,7 @@ class WorkerState:
             JobError: What user code keeps differs.
         """
         group = self._group
+        # Values before tensors: a difference in values explains one in tensors.
         own = digest(self._progress.user.committed)
         digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
         for rank, each in zip(group.members, digests, strict=True):

@@ -84,6 +84,7 @@ def meet(job: Job, group: Group, agent: AgentLink) -> Rendezvous:
     store = _serve(group, address, job.port) if group.member_index == 0 else None
     if network is not None and ports:
         _open_tunnel(network, group, agent, [*ports, *([store.port] if store else [])])
+    # The store is served, and tunnels are open: a worker that passes this barrier can connect.
     port = group.barrier(WorkerTag.ATTACH, 0, store.port if store else 0)[0]
     return Rendezvous(address=address, port=port, store=store)
 

@@ -68,6 +68,7 @@ class CommitVote:
 
 def check_user_states(group: Group, reduced: Reduced) -> None:
     """Raises: UserStatesDiffer: Members bring different user states to a commit."""
+    # The vote is one word: digest of the user state, then the requests in the lowest bits.
     digests = [value >> _REQUEST_BITS for value in reduced.values]
     for rank, each in zip(group.members, digests, strict=True):
         if each != digests[0]:
@@ -111,6 +112,7 @@ class Committed:
 
 def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
     """Commit `step`, whose gradient had this norm before clipping, and publish that."""
+    # The count of steps comes last: a reader of it finds the loss of that step.
     status.loss = reduced.loss
     status[Word.COMMITTED] = step + 1
     return Committed(
@@ -142,6 +144,7 @@ def not_finite(
         advice: What is known about the cause, or where to look for it.
     """
     norms = {name: float(value.double().norm()) for name, value in gradients.items()}
+    # Every norm may be finite although that of all together is not: then the largest one is named.
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
     return NonFiniteError(

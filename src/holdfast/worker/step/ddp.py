@@ -166,6 +166,8 @@ class DdpStepper:
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
         step = self._status[Word.COMMITTED]
+        # DDP divides by the number of workers, so the factor must know the weights of all
+        # beforehand.
         weights = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
         total = sum(map(float_of, weights))
         if not (math.isfinite(total) and total > 0):
@@ -208,11 +210,13 @@ class DdpStepper:
     def commit(self, step: int, vote: CommitVote, scale: int) -> Committed:
         """See `Stepper.commit`."""
         rank = self._group.rank
+        # One leaf a worker, in its first slot: all but the gradient is summed as with the tree.
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.digests)
+        # The gradient is averaged already, the same on all workers, so each computes the same norm.
         norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)

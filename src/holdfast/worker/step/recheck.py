@@ -58,6 +58,8 @@ class Recheck:
         tables: Mapping[int, Sequence[int]],
         num_leaves: int,
     ) -> None:
+        # All slots are whole and no worker writes to one until the next step: every member reads all
+        # of them.
         held = {
             rank: {
                 node: memory.partial_sum(rank, number)
@@ -71,12 +73,15 @@ class Recheck:
             for rank, sums in held.items()
         }
         self._sums_are_odd = any(odd.values())
+        # Every member finds the same suspects, because all read the same memory.
         suspects = odd if self._sums_are_odd else held  # maybe only their total is not finite
         self._group = group
         self._shards_of = {
             rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
             for rank, sums in suspects.items()
         }
+        # A worker never checks itself, unless it is alone: a repeatable fault would give equal
+        # bits.
         before = group.members[group.member_index - 1]
         self._theirs = suspects[before]
         self.shards = self._shards_of[before]
@@ -105,8 +110,12 @@ class Recheck:
             HardwareError: This worker was wrong.
         """
         group = self._group
+        # All shards of the suspects are recomputed and added along the same tree, so bits can be
+        # compared.
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
         findings = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
+        # Other bits from the same samples and weights: the worker before the one that reports them
+        # is wrong.
         wrong = {
             rank
             for index, what in enumerate(findings)
@@ -122,6 +131,7 @@ class Recheck:
                 "of its host"
             )
             evict(group, wrong, error, WorkerTag.RECHECK, step)
+        # Hardware is cleared. Shards that are not finite by themselves point at their samples.
         odd = [what - 1 for what in findings if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         cause = "so the cause is the data or the model, not the hardware: "

@@ -84,6 +84,7 @@ class Balancing:
         if self._job.balance == "even":
             self._balance = self._balance_of(is_fixed=True)
             return
+        # Every member knows the same numbers from here on, and plans alike.
         scores, spare = self._exchanged(slot_bytes)
         balance = self._balance_of(is_fixed=self._job.balance == "proportional", spare=spare)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
@@ -169,6 +170,7 @@ class Balancing:
         if self._balance is None or not is_typical:
             return is_typical
         self._balance.observe(times)
+        # Costs outlive the generation: the next plan starts from them.
         self._progress.costs = [
             (rank, cost.per_shard_s, cost.fixed_s)
             for rank, cost in zip(self._members, self._balance.costs(), strict=True)
