@@ -42,12 +42,12 @@ class _Place(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a base consists of.
+    """Content of a base.
 
     Attributes:
-        tensors: Where each tensor is.
-        size_bytes: Of the file with the tensors.
-        sha256: Of that file.
+        tensors: Place of each tensor.
+        size_bytes: Size of the file with the tensors.
+        sha256: SHA-256 of that file.
         slices: The digest of each slice; see `arena.digest`.
     """
 
@@ -75,14 +75,14 @@ class FrozenBase:
     """A mapping of a base in this process.
 
     Args:
-        name: What the base is called.
-        folder: Where it is.
+        name: Name of the base.
+        folder: Directory of the base.
 
     Attributes:
-        name, folder: As above.
+        name, folder: The arguments.
         tensors: By name, in the order in which they were built; read-only.
         digest: SHA-256 over names, dtypes, shapes and bytes, hexadecimal.
-        size_bytes: Of the mapping.
+        size_bytes: Size of the mapping.
 
     Raises:
         OSError: It is missing.
@@ -103,11 +103,11 @@ class FrozenBase:
         self._start = self._flat.data_ptr()
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's memory is in the mapping."""
+        """True if a tensor's memory is in the mapping."""
         return self._start <= tensor.data_ptr() < self._start + self.size_bytes
 
     def is_intact(self, number: int) -> bool:
-        """Whether slice `number % NUM_SLICES` has its digest."""
+        """True if slice `number % NUM_SLICES` has its digest."""
         start, end = _slices(self.size_bytes)[number % NUM_SLICES]
         return digest([self._flat[start:end]]) == self._manifest.slices[number % NUM_SLICES]
 

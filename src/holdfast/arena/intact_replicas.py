@@ -40,7 +40,7 @@ class IntactReplicas:
         Args:
             rank: The worker.
             step: Steps committed.
-            progress: What else is needed to continue from there; not kept if it is too long.
+            progress: Rest of the state, to continue from there; not kept if it is too long.
         """
         arena = self._arena
         # The progress is whole before its word says so, and both are before the word of the
@@ -53,7 +53,7 @@ class IntactReplicas:
         arena[rank, Word.INTACT] = step + 1
 
     def is_intact(self, rank: int, step: int) -> bool:
-        """Whether the replica of `rank` is complete, and that of `step`."""
+        """True if the replica of `rank` is complete, and that of `step`."""
         # A worker that died within a change has left a zero here.
         return self._arena[rank, Word.INTACT] == step + 1
 

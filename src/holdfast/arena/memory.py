@@ -79,7 +79,7 @@ class Word(enum.IntEnum):
 
 @enum.unique
 class Phase(enum.IntEnum):
-    """What a worker is doing."""
+    """Activity of a worker."""
 
     STARTING = 0
     DATA = 1
@@ -203,7 +203,7 @@ class Arena:
 
     @property
     def comparison_requested(self) -> bool:
-        """Whether the members of this process's generation must compare their replicas."""
+        """True if the members of this process's generation must compare their replicas."""
         return self._words[JobWord.COMPARE] == self.generation != 0
 
     def request_comparison(self, generation: int) -> None:
@@ -319,7 +319,7 @@ class Arena:
 
     @property
     def sections_start(self) -> int:
-        """Where the sections begin in the file, bytes."""
+        """Offset of the sections in the file, bytes."""
         return -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
 
 

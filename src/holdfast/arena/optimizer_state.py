@@ -23,7 +23,7 @@ def name_of(parameter: str, key: str) -> str:
 
 
 def is_one(name: str) -> bool:
-    """Whether a tensor is laid out under a name that `name_of` gave."""
+    """True if a tensor is laid out under a name that `name_of` gave."""
     return name.startswith(_PREFIX)
 
 

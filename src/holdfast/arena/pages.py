@@ -32,7 +32,7 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
         fd: The file.
         size_bytes: The size of the range.
         offset: Its start in the file, a multiple of HUGE_PAGE.
-        private: Whether writes stay in this process; see `drop_private_pages`.
+        private: True if writes stay in this process; see `drop_private_pages`.
 
     Raises:
         OSError: It cannot be mapped.

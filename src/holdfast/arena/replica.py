@@ -36,7 +36,7 @@ class Trained:
     """The objects whose tensors make up a replica.
 
     Attributes:
-        model: What is trained.
+        model: Model that is trained.
         optimizers: Hold parameters of `model`, each its own, and have taken no step.
         kept: Further modules that the user has registered, such as an average of the model.
         in_base: Names of parameters and buffers of the model that a base holds: they are no state.
@@ -126,13 +126,13 @@ class Replica:
         trained: The objects whose tensors move into the flat memory.
         layout: From `replica_layout`.
         flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
-        empty: Whether to leave the memory as it is, because all of it will be written.
+        empty: True to leave the memory as it is, because all of it will be written.
 
     Attributes:
         flat: All of the state; padding is zero.
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
-        state_dicts, bases: See `Trained`.
+        state_dicts, bases: Values of `trained`.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Replica:
             module._buffers[key] = self._views[name].clone()
 
     def writes(self) -> dict[str, tuple[int, int]]:
-        """How often each tensor was written to, and its address, by name; without buffers.
+        """Count of writes to each tensor, and its address, by name; without buffers.
 
         Writes are counted by autograd, which does not see those through `.data`.
         """
@@ -372,11 +372,11 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:
-    """Whether the step's gradient has a part for some parameter of an optimizer."""
+    """True if the step's gradient has a part for some parameter of an optimizer."""
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:
-    """Whether a parameter group is updated by a fused kernel in 16 bits."""
+    """True if a parameter group is updated by a fused kernel in 16 bits."""
     halves = (torch.bfloat16, torch.float16)
     return bool(group.get("fused")) and any(each.dtype in halves for each in group["params"])

@@ -62,14 +62,14 @@ class Peers:
 
 
 class Listener:
-    """Where a worker accepts connections, and from where it makes them.
+    """Socket at which a worker accepts connections, and maker of its own.
 
     Args:
-        address: Of the interface to listen on.
-        credentials: What it shows to others; None on a trusted network.
+        address: Address of the interface to listen on.
+        credentials: Certificate that it shows to others; None on a trusted network.
 
     Attributes:
-        address: Where it listens, with the port.
+        address: Address at which it listens, with the port.
     """
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
@@ -138,14 +138,14 @@ class Handshake:
     Args:
         plain: The connection.
         peers: The generation.
-        context: Of TLS; None for a plain connection.
-        place: What it connects to; None if it was accepted.
+        context: Context of TLS; None for a plain connection.
+        place: Place that it connects to; None if it was accepted.
 
     Attributes:
         socket: The connection, encrypted once that has begun.
-        place: Where the other end is; None until an accepted one has proved it.
-        events: What the socket must be ready for to go ahead.
-        late_at: When it has taken too long, monotonic seconds.
+        place: Place of the other end; None until an accepted one has proved it.
+        events: Events that the socket must be ready for to go ahead.
+        late_at: End of its time, monotonic seconds.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class TreeReducer:
 
     Args:
         group: The workers.
-        memory: What they share.
+        memory: Memory that they share.
         num_leaves: Leaves of the tree.
         on_all_here: Called in each reduction once the partial sums of all workers are complete.
     """
@@ -175,7 +175,7 @@ class TreeReducer:
         Args:
             table: The slot of each node, on this worker.
             step: Steps committed before this one.
-            value, digest, times: What this worker brings for the others.
+            value, digest, times: Vote, replica digest and times of this worker, for the others.
 
         Raises:
             Aborted: The generation is over.
@@ -195,7 +195,7 @@ class TreeReducer:
         return replace(self.reduced(), digests=digests)
 
     def _reduce_over(self, network: Network, step: int, value: int, digest: int) -> Reduced:
-        """As `reduce`, with workers on several hosts."""
+        """Reduce with workers on several hosts."""
         group = self._group
         local = {}
         own = Contribution(
@@ -256,7 +256,7 @@ class TreeReducer:
         return everyone
 
     def _local_times(self) -> tuple[StepTimes, ...]:
-        """What the workers of this host have measured, once they have passed `PARTIALS`."""
+        """Times that the workers of this host have measured, once they have passed `PARTIALS`."""
         rows = self._times.tolist()
         return tuple(StepTimes(*rows[rank]) for rank in self._group.local)
 
@@ -267,7 +267,7 @@ class TreeReducer:
         values: tuple[int, ...],
         times: tuple[StepTimes, ...],
     ) -> tree.Term:
-        """How all partial sums combine, whose small parts become the result of the step."""
+        """Term of all partial sums, whose small parts become the result of the step."""
         if len({each.plan for each in times}) > 1:
             raise PlansDiffer
         term = tree.reduction(tables, self._num_leaves)
@@ -384,7 +384,7 @@ class TreeReducer:
 
 
 def by_rank(hosts: Hosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
-    """What the workers of each host bring, in the order of ranks."""
+    """Values of the workers of all hosts, in the order of ranks."""
     found = {
         rank: value
         for host, own in values.items()

@@ -67,10 +67,10 @@ class Summary:
 
 @dataclass(slots=True, kw_only=True)
 class Contribution:
-    """What a host contributes to a step, apart from blocks.
+    """Contribution of a host to a step, apart from blocks.
 
     Attributes:
-        values, digests, times: What each of its workers brings, in the order of ranks.
+        values, digests, times: Vote, replica digest and times of its workers, in rank order.
         sums: Each node that it has whole; None for one that weighs nothing.
     """
 
@@ -119,10 +119,10 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Where an exchange reads and writes blocks of the gradient; see `exact.TreeReducer`.
+    """Access of an exchange to the blocks of the gradient; see `exact.TreeReducer`.
 
     Attributes:
-        layout: Of all slots.
+        layout: Layout of all slots.
         root: The flat blocks of the root slot.
         local_sum: Gives one block of a node that this host has whole.
         reduce: Called with a block of the own cell and the other hosts' blocks of it, by host and
@@ -143,8 +143,8 @@ class HostExchange:
     Args:
         network: The connections.
         cells: The blocks of each host and lane.
-        blocks: Where they are.
-        own: What this host contributes.
+        blocks: Access to them.
+        own: Contribution of this host.
         on_heads: Called once the contributions of all other hosts, by host, have come.
     """
 
@@ -169,7 +169,7 @@ class HostExchange:
         """Exchange all blocks of this worker's lanes.
 
         Args:
-            what: What the worker is doing, for errors.
+            what: Activity of the worker, for errors.
 
         Raises:
             Aborted: The generation is over.

@@ -13,12 +13,12 @@ from holdfast.collectives.network import Network
 
 
 class BarrierTag(enum.IntEnum):
-    """What a barrier is for: the base of all tags.
+    """Purpose of a barrier: the base of all tags.
 
     A tag's value is unique among the tags of a run.
 
     Attributes:
-        doing: What a worker does that waits there, after "rank 2 is"; `{step}` stands for the
+        doing: Activity of a worker that waits there, after "rank 2 is"; `{step}` stands for the
             steps committed and `{next}` for the step after those.
     """
 
@@ -46,7 +46,7 @@ class Group(Protocol):
 
     @property
     def local(self) -> tuple[int, ...]:
-        """Those members, in order, that are on this worker's host."""
+        """Members on this worker's host, in order."""
         ...
 
     @property
@@ -75,11 +75,11 @@ class Group(Protocol):
         ...
 
     def local_barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
-        """As `barrier`, for the members of this host only, in the order of `local`."""
+        """Wait like `barrier`, for the members of this host only, in the order of `local`."""
         ...
 
     def gather(self, tag: BarrierTag, step: int, payload: bytes) -> tuple[bytes, ...]:
-        """As `barrier`, with a payload of up to 1 MiB in place of the value."""
+        """Wait like `barrier`, with a payload of up to 1 MiB in place of the value."""
         ...
 
     def check_abort(self) -> None:

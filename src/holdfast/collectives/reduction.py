@@ -1,4 +1,4 @@
-"""What a reduction works with and results in; see `exact`."""
+"""Input and result of a reduction; see `exact`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reduced:
         weight: The sum of their weights.
         loss: The weighted mean of their losses.
         logged: Weighted means of what the shards logged, by name.
-        used: Which parameters had a gradient, then which buffers changed, uint8[n].
+        used: Flags of parameters that had a gradient, then of buffers that changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
         values: The value that each member brought.
@@ -40,7 +40,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionMemory:
-    """What the reducers of one host share.
+    """Memory that the reducers of one host share.
 
     Attributes:
         layout: The layout of all slots.

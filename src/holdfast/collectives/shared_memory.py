@@ -45,13 +45,13 @@ class SharedMemoryGroup:
     Args:
         arena: The host's shared memory.
         rank: This worker.
-        timeout_s: How long to wait for the others, seconds.
+        timeout_s: Limit of a wait for the others, seconds.
         describe: Gives what a worker does at a barrier, by tag and step; for errors.
 
     Attributes:
         members: The ranks that take part, in order: at first all.
         member_index: The position of this worker among them.
-        local: Those of this host.
+        local: Members on this host.
         network: The connections to other hosts; None if there are none.
     """
 
@@ -108,7 +108,7 @@ class SharedMemoryGroup:
         return self._meet(self.members, tag, step, value)
 
     def local_barrier(self, tag: int, step: int, value: int = 0) -> tuple[int, ...]:
-        """As `barrier`, for the members of this host only, in the order of `local`."""
+        """Wait like `barrier`, for the members of this host only, in the order of `local`."""
         return self._meet(self.local, tag, step, value)
 
     def _meet(
@@ -169,7 +169,7 @@ class SharedMemoryGroup:
         network.transfer(flows, self._describe(*divmod(word, _STEPS)))
 
     def _frame(self, count: int, word: int, *, has_payload: bool) -> Buffers:
-        """What local workers bring, to be sent to one other host."""
+        """Content that local workers bring, to be sent to one other host."""
         # Values are sizes where there are payloads, so the receiver knows all lengths from the
         # values.
         at = Word(Word.VALUE_EVEN + (count & 1))
@@ -198,7 +198,7 @@ class SharedMemoryGroup:
             arena.arrive(peer, count)
 
     def gather(self, tag: int, step: int, payload: bytes) -> tuple[bytes, ...]:
-        """As `barrier`, with a payload of up to `MAILBOX_BYTES` in place of the value."""
+        """Wait like `barrier`, with a payload of up to `MAILBOX_BYTES` in place of the value."""
         assert len(payload) <= MAILBOX_BYTES, f"a payload of {len(payload)} bytes"
         count = self._arena[self.rank, Word.ARRIVALS] + 1
         # Of a worker's two mailboxes, a slow peer may still read the other one, of the barrier

@@ -53,7 +53,7 @@ class SlotLayout:
         runs: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
         blocks: The runs cut into pieces of up to BLOCK elements, as `(run, start, end)`, elements;
             the same for every world size, and each aligned. A long tensor has blocks of its own.
-        num_gradient_blocks: How many of them, the first ones, are of gradients.
+        num_gradient_blocks: Number of blocks of gradients, which come first.
         gradient_spans: The range of each parameter's gradient in `sums`, as `(run, start, end)`,
             elements, in the order of `parameter_names`.
     """

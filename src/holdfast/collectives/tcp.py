@@ -50,9 +50,9 @@ class Deadline:
 
     Args:
         check_abort: Raises if the generation is over.
-        timeout_s: How long all waits may take together, seconds.
+        timeout_s: Limit of all waits together, seconds.
         status: Shows that the worker waits, while it does.
-        report: See `Report`.
+        report: Callback for peers that do not send.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def transfer(
     Args:
         flows: For each peer, the connection, what to send and where to receive.
         deadline: Ends the wait.
-        what: What is waited for, in words.
+        what: Subject of the wait, in words.
 
     Raises:
         Aborted: The generation is over.
@@ -157,7 +157,7 @@ def transfer(
 
 
 class _Flow:
-    """What is under way on one connection."""
+    """Both directions of one connection under way."""
 
     def __init__(
         self, place: Place, connection: socket.socket, outgoing: Buffers, incoming: Buffers
@@ -177,7 +177,7 @@ class _Flow:
 
     @property
     def events(self) -> int:
-        """What the socket must be ready for to move on."""
+        """Events that the socket must be ready for to move on."""
         sends = self._awaited[select.POLLOUT] if self._to_send is not None else 0
         return sends | (self._awaited[select.POLLIN] if self._to_fill is not None else 0)
 
@@ -236,7 +236,7 @@ class _Flow:
 
 
 def awaited_by(blocked: OSError, event: int) -> int:
-    """What a socket must be ready for that could not do what usually needs `event`: with TLS, to
+    """Event to wait for with a socket that could not do what usually needs `event`: with TLS, to
     send may mean to receive first.
     """
     if isinstance(blocked, ssl.SSLWantReadError):

@@ -86,7 +86,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
 
 
 def _numerics(spec: WorkerSpec) -> dict[str, str]:
-    """What other hosts must have in common with this one to compute the same bits."""
+    """Values that other hosts must have in common with this one to compute the same bits."""
     if isinstance(spec.job, ScriptJob):
         return {}
     on_gpu = spec.train_job.device != "cpu" and torch.cuda.is_available()

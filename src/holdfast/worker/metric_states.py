@@ -66,7 +66,7 @@ Metrics = Mapping[str, Metric | Callable[..., Any]]
 
 
 class Tally(Protocol):
-    """What is added up over a range."""
+    """Sums over a range of samples."""
 
     def fresh(self) -> Self:
         """A tally of no samples."""
@@ -77,7 +77,7 @@ class Tally(Protocol):
         ...
 
     def state(self) -> State:
-        """What results from the samples so far."""
+        """State after the samples so far."""
         ...
 
     def results(self, ranges: Sequence[State]) -> Results:
@@ -128,7 +128,7 @@ class MetricTally:
     """Metrics that are not means.
 
     Args:
-        metrics: What is computed; the metrics are copied.
+        metrics: Metrics to compute; they are copied.
     """
 
     def __init__(self, metrics: Metrics) -> None:

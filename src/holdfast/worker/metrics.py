@@ -32,7 +32,7 @@ class Metrics:
         run_dir: The directory of the run.
 
     Attributes:
-        recent: What the newest steps have logged, oldest first, of all that this worker knows.
+        recent: Lines of the newest steps that this worker knows, oldest first.
     """
 
     def __init__(self, run_dir: str) -> None:
@@ -93,7 +93,7 @@ class Metrics:
         """Write a committed step.
 
         Args:
-            record: What it is.
+            record: Line of the step.
             phases: The seconds that this worker spent in each phase of it.
             workers: Gives what each member has measured; see `breakdown`.
         """

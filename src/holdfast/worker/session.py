@@ -117,7 +117,7 @@ class Session:
         Args:
             name: Their name in messages and directories.
             build: Yields the tensors by name. It must not use a GPU.
-            key: What determines the tensors, as plain data: another key is another base.
+            key: Plain data that determine the tensors: another key is another base.
             cache: Directory for them, which several runs may share; by default in the run's.
 
         Returns:
@@ -203,7 +203,7 @@ class Session:
         its `on_event` exactly once for each step.
 
         Args:
-            function: What it returns is dropped.
+            function: Function to run; its result is dropped.
         """
 
         @functools.wraps(function)
@@ -300,7 +300,7 @@ class Session:
         further data, with other names.
 
         Args:
-            data, measure, metrics, collate: See `evaluate`.
+            data, measure, metrics, collate: Arguments of `evaluate`.
         """
         self._job.note_read("evaluation")
         self._followups.evaluate_each_epoch(source_of(data, collate), measure, tally_of(metrics))
@@ -319,14 +319,14 @@ class Session:
         Every worker must call it, outside the loop or at the same step.
 
         Args:
-            data: What to evaluate on; see `shards`.
+            data: Data to evaluate on; see `shards`.
             measure: Called with the model and a batch. Returns means over the batch by name, or,
                 for `metrics`, a tensor or a tuple, such as predictions and targets.
             metrics: By name, as in a dictionary or a `MetricCollection`: metrics of torchmetrics,
                 which are updated with what `measure` returns for each batch; or functions, which
                 are called once with what it returned for all samples, in a fixed order. They give
                 numbers, tensors, or lists or dictionaries of these.
-            collate: See `shards`.
+            collate: Argument of `shards`.
 
         Returns:
             The results by name: numbers, or lists of numbers.

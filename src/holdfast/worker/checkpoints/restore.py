@@ -50,13 +50,13 @@ Nearby = Callable[[int, int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What the members have agreed to resume from.
+    """State that the members have agreed to resume from.
 
     Attributes:
         step: Steps committed.
         donors: From whose replica each rank takes its state: its own if it has loaded it; empty if
             the run begins.
-        progress: What is stored with it; None if this worker receives it from its donor.
+        progress: Progress stored with it; None if this worker receives it from its donor.
     """
 
     step: int
@@ -68,7 +68,7 @@ class Restorer:
     """Loads a checkpoint into one worker.
 
     Args:
-        spec: What the worker runs.
+        spec: Specification of the worker.
         channel: To its agent.
     """
 
@@ -152,7 +152,7 @@ class Restorer:
         group: Group,
         verified: Sequence[int],
     ) -> Restored:
-        """What the members have agreed on, for one that has verified it or not.
+        """The agreed state, for one that has verified it or not.
 
         Raises:
             JobError: It was made on other hardware or software, which the job rejects.
@@ -218,8 +218,8 @@ class Restorer:
     def _numerics_changes(
         self, manifest: Manifest, replica: Replica, *, is_first: bool
     ) -> list[str]:
-        """How hardware and software differ from those that a checkpoint was made with; the first
-        member logs it.
+        """Differences of hardware and software since a checkpoint was made; the first member logs
+        them.
 
         Raises:
             JobError: They differ, and the job does not accept that.

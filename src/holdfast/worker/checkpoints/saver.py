@@ -64,7 +64,7 @@ class Results:
     Args:
         channel: To the agent.
         group: The members.
-        timeout_s: How long any wait may take.
+        timeout_s: Limit of any wait, seconds.
     """
 
     def __init__(self, channel: Channel, group: Group, timeout_s: float) -> None:
@@ -112,12 +112,12 @@ class CheckpointSaver:
     """Saves for one worker.
 
     Args:
-        spec: What the worker runs.
+        spec: Specification of the worker.
         channel: To its agent.
-        context: Of the worker.
+        context: Context of the worker.
         replica: Its state.
-        staging: Where checkpoints of its host wait to be written.
-        progress: How far the run has come.
+        staging: Buffers in which checkpoints of its host wait to be written.
+        progress: Progress of the run.
         compare: Compares all of the state with that of the other members.
     """
 
@@ -146,7 +146,7 @@ class CheckpointSaver:
         self._unsent: PartStagedMessage | None = None
 
     def requests(self, arena: Arena) -> RequestFlags:
-        """What this worker has seen that concerns checkpoints. From here on, its replica may be
+        """Requests for checkpoints that this worker has seen. From here on, its replica may be
         updated.
         """
         # From here on the replica may be updated, so a GPU's copy of it must be complete.
@@ -190,8 +190,8 @@ class CheckpointSaver:
             self._stage(in_memory=True)
 
     def save_or_defer(self) -> None:
-        """As `save`, but in a later step if some worker would have to wait until checkpoints before
-        this one are written.
+        """Save, but in a later step if some worker would have to wait until checkpoints before this
+        one are written.
         """
         progress = self._progress
         if not progress.followup.is_busy or self._spec.job.checkpoint.busy == "wait":
@@ -239,19 +239,19 @@ class CheckpointSaver:
 
     @property
     def _is_snapshot_due(self) -> bool:
-        """Whether this is the first member, and the time that snapshots may take allows one."""
+        """True if this is the first member, and the time that snapshots may take allows one."""
         if self._spec.job.checkpoint.memory != "auto" or self._group.member_index:
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
 
     @property
     def _is_begun(self) -> bool:
-        """Whether this worker has begun a checkpoint of this step in its generation."""
+        """True if this worker has begun a checkpoint of this step in its generation."""
         return self._current.save > 0 and self._current.step == self._progress.step
 
     @property
     def _current(self) -> Begun:
-        """What this worker has begun in its generation."""
+        """Newest checkpoint that this worker has begun in its generation."""
         generation = self._group.generation
         return self._begun if self._begun.generation == generation else Begun(generation)
 

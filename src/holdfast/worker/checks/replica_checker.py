@@ -34,12 +34,12 @@ class ReplicaChecker:
     """Compares the replica of one worker with those of the other members.
 
     Args:
-        replica: Of this worker.
+        replica: Replica of this worker.
         group: The members.
         step: Steps committed, after which all replicas are equal.
 
     Attributes:
-        in_doubt: Whether replicas differ, so that this one may contain gradients of a wrong one.
+        in_doubt: True if replicas differ, so that this one may contain gradients of a wrong one.
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
@@ -108,8 +108,8 @@ class ReplicaChecker:
         Args:
             step: Steps committed.
             digests: In the order of the members.
-            ranges: What the digests cover.
-            detected: When the difference was detected.
+            ranges: Ranges that the digests cover.
+            detected: Moment at which the difference was detected, in words.
         """
         self.in_doubt = True
         group = self._group

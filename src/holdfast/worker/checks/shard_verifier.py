@@ -64,7 +64,7 @@ class ShardVerifier:
 
         Args:
             step: Steps committed before.
-            plan: Which member computes which shards from now on; None if that has not changed.
+            plan: Assignment of shards from now on; None if that has not changed.
         """
         self._step = step
         self._plan = plan or self._plan
@@ -81,7 +81,7 @@ class ShardVerifier:
         self.pending = [shard for shard, verifier in self._checked.items() if verifier == own]
 
     def checks(self, shard: int) -> bool:
-        """Whether `shard` is checked in this step."""
+        """True if `shard` is checked in this step."""
         return shard in self._checked
 
     def publish(self, shard: int, digest: int) -> None:
@@ -97,7 +97,7 @@ class ShardVerifier:
 
     @property
     def is_disputed(self) -> bool:
-        """Whether two workers found different digests in this step."""
+        """True if two workers found different digests in this step."""
         return self._disputed >= 0
 
     def find_dispute(self) -> bool:

@@ -27,7 +27,7 @@ class Followups:
         member: The worker.
 
     Attributes:
-        in_loop: Whether the loop over shards has begun. Before it, a worker that was replaced
+        in_loop: True if the loop over shards has begun. Before it, a worker that was replaced
             evaluates again from the first call.
     """
 
@@ -45,7 +45,7 @@ class Followups:
 
     @property
     def has_evaluations(self) -> bool:
-        """Whether anything is evaluated after epochs."""
+        """True if anything is evaluated after epochs."""
         return bool(self._evaluations)
 
     def run(self, reader: Reader) -> None:
@@ -119,7 +119,7 @@ class Followups:
 
     @property
     def stops_early(self) -> bool:
-        """Whether the watched metric has not improved for as many evaluations as the job allows."""
+        """True if the watched metric has not improved for as many evaluations as the job allows."""
         patience = self._settings.patience
         return patience is not None and self._progress.evaluations.best.since >= patience
 

@@ -61,16 +61,16 @@ class TrainingLoop:
     Args:
         job: The job, as the task reads it.
         member: The worker, which has joined.
-        followups: What follows a commit.
-        hooks: What user code does after a commit.
-        main_only: What user code does on one worker.
-        source: What to train on.
+        followups: Work of all workers after a commit.
+        hooks: Callbacks of user code after a commit.
+        main_only: Functions of user code that one worker runs.
+        source: Data to train on.
         epochs: Passes through it; 0 if only `steps` ends the run.
         steps: Steps of the run; 0 if only `epochs` ends it.
 
     Attributes:
         shard: The shard that user code computes now; None outside of one.
-        is_checking: Whether that shard only checks a result.
+        is_checking: True if that shard only checks a result.
 
     Raises:
         JobError: The run began with other data.
@@ -184,7 +184,7 @@ class TrainingLoop:
 
     @property
     def _is_first(self) -> bool:
-        """Whether this worker writes down what concerns all."""
+        """True if this worker writes down what concerns all."""
         return self._member.group.member_index == 0
 
     def _event_log(self) -> EventLog:

@@ -50,15 +50,15 @@ class AttachedModels:
     """Models and optimizers, the same on every worker, and their memory.
 
     Args:
-        context: Of this worker.
+        context: Context of this worker.
         arena: The host's shared memory.
-        device: Where to compute.
-        folder: Where bases are cached by default.
+        device: Device to compute on.
+        folder: Default directory of the cache of bases.
 
     Attributes:
-        module: What is trained: the model, or a module whose attributes are the named models.
-        optimizers: Of the models, in the order of their attachment.
-        registered: What user code registers, by name.
+        module: The model that is trained, or a module whose attributes are the named models.
+        optimizers: Optimizers of the models, in the order of their attachment.
+        registered: Objects that user code registers, by name.
         bases: Frozen tensors that the models use.
         replica, sections: The memory, once the members have met; None before.
     """
@@ -100,7 +100,7 @@ class AttachedModels:
         Args:
             model: Builds the model.
             optimizer: Builds its optimizer.
-            name: Of the model, where a run trains several; else empty.
+            name: Name of the model, where a run trains several; else empty.
 
         Raises:
             JobError: They cannot be trained, or the name is missing or taken.
@@ -165,7 +165,7 @@ class AttachedModels:
         """Note that the run begins with the initial weights.
 
         Args:
-            run_dir: Where to write down what was loaded; None if another worker does.
+            run_dir: Directory for a record of what was loaded; None if another worker writes it.
 
         Raises:
             JobError: `init_from` names no weights, or they do not fit.
@@ -180,7 +180,7 @@ class AttachedModels:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
-            items: What this worker computes in a step.
+            items: Work of this worker in a step.
             resume: Says where its values come from.
 
         Raises:
@@ -226,7 +226,7 @@ class AttachedModels:
 
     @cached_property
     def trained(self) -> Trained:
-        """What a replica consists of: nothing can be registered after the first use."""
+        """Objects of which a replica consists: nothing can be registered after the first use."""
         kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
         return Trained(
             model=self.module,
@@ -238,7 +238,7 @@ class AttachedModels:
 
     @property
     def weights(self) -> dict[str, Any] | None:
-        """Where frozen weights come from, and the sizes of all parts; None without them."""
+        """Origin of frozen weights, and the sizes of all parts; None without them."""
         if not self.bases.digests:
             return None
         trained = self.trained.parameters().values()
@@ -252,7 +252,7 @@ class AttachedModels:
 
     @cached_property
     def user_state(self) -> UserState:
-        """What user code keeps apart from tensors."""
+        """State that user code keeps apart from tensors."""
         return UserState(self.trained, self.registered)
 
     @cached_property
@@ -261,7 +261,7 @@ class AttachedModels:
 
     @property
     def _in_arena(self) -> bool:
-        """Whether replicas are in the arena, where other workers can read them."""
+        """True if replicas are in the arena, where other workers can read them."""
         return self._device.type == "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
@@ -297,7 +297,7 @@ def check_memory(
 
     Args:
         job: The job.
-        sections: What the workers share, mapped and not yet written to.
+        sections: Memory that the workers share, mapped and not yet written to.
         replica_bytes: Size of a replica; 0 if replicas are on GPUs.
         base_bytes: Size of the bases, of which the host has one copy.
 

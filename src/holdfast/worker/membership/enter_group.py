@@ -17,9 +17,9 @@ def enter_group(
     """Take part in a generation.
 
     Args:
-        group: Of this worker.
+        group: Group of this worker.
         agent: Hears of hosts that cannot be reached.
-        listener: Where it accepts workers of other hosts; None if there are none.
+        listener: Listener for workers of other hosts; None if there are none.
         resume: Says who takes part.
 
     Raises:

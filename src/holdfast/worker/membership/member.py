@@ -54,7 +54,7 @@ from holdfast.worker.timing.times import Times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Joined:
-    """What a worker has once it has joined a generation."""
+    """Parts of a worker that has joined a generation."""
 
     stepper: Stepper
     state: WorkerState
@@ -66,19 +66,19 @@ class Member:
     """One worker.
 
     Args:
-        spec: What it is started with.
+        spec: Specification that it is started with.
         arena: The host's shared memory.
-        agent: Where it waits between generations.
+        agent: Link to its agent, at which it waits between generations.
         channel: To its agent.
-        listener: Where it accepts workers of other hosts.
+        listener: Listener for workers of other hosts.
 
     Attributes:
-        job, device, group: What it trains, where and with which members.
-        context: What every part of this worker needs.
-        progress: How far the run has come.
-        balancing: Which member computes which shards.
-        breakdown: What the members spend their time on.
-        standby: How it leaves the others and returns, if it is much slower.
+        job, device, group: Its job, its device and its members.
+        context: Values that every part of this worker needs.
+        progress: Progress of the run.
+        balancing: Plan of which member computes which shards.
+        breakdown: Time of the members by cause.
+        standby: Its way to standby and back, if it is much slower than the others.
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
     """
@@ -118,7 +118,7 @@ class Member:
 
     @property
     def attached(self) -> AttachedModels:
-        """What is trained, before training has begun.
+        """Models that will be trained, before training has begun.
 
         Raises:
             JobError: It has begun.
@@ -162,7 +162,7 @@ class Member:
 
     @property
     def state(self) -> WorkerState:
-        """What this worker has in common with the other members."""
+        """State that this worker has in common with the other members."""
         assert self._joined is not None, "the worker has not joined a generation"
         return self._joined.state
 
@@ -208,7 +208,7 @@ class Member:
             self.standby.on_probed(0.0)
 
     def join_unless_probed(self) -> bool:
-        """As `join`, but returns False when this worker is on standby and has to measure itself."""
+        """Join, but return False when this worker is on standby and has to measure itself."""
         while True:
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
@@ -258,7 +258,7 @@ class Member:
                 self.join()
 
     def requests(self) -> RequestFlags:
-        """What the run is asked to do after the current step, as far as this worker has seen."""
+        """Requests to the run after the current step, as far as this worker has seen."""
         stop = RequestFlags.STOP if self._arena.stop_requested else RequestFlags.NOTHING
         return stop | self.saver.requests(self._arena)
 

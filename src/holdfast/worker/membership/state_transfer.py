@@ -60,8 +60,8 @@ class StateTransfer:
 
         Args:
             resume: Names the donor of each rank.
-            progress: What this worker knows; replaced if it receives its state.
-            metrics: Of this worker; it receives what the newest steps have logged, too.
+            progress: Progress of this worker; replaced if it receives its state.
+            metrics: Metrics of this worker, which also get what the newest steps have logged.
 
         Raises:
             Aborted: The generation is over.
@@ -180,11 +180,11 @@ class StateTransfer:
                 self._is_equal(rank, self._group.rank, resume.step)
 
     def _has_intact_replica(self, rank: int, step: int) -> bool:
-        """Whether a lost worker has left its replica after `step` steps, whole."""
+        """True if a lost worker has left its replica after `step` steps, whole."""
         return self._in_arena and self._sections.intact.is_intact(rank, step)
 
     def _is_equal(self, lost: int, donor: int, step: int) -> bool:
-        """Whether the replica that a lost worker has left has the bits of the donor's. Where it
+        """True if the replica that a lost worker has left has the bits of the donor's. Where it
         does not, yet no tensor differs, the difference is in the padding, which is no state.
 
         Raises:
@@ -223,7 +223,7 @@ class StateTransfer:
         return Progress.from_donor(left["progress"])
 
     def _header(self, progress: Progress, recent: Sequence[Mapping[str, Any]] = ()) -> bytes:
-        """What this worker knows, for the others.
+        """Knowledge of this worker, for the others.
 
         Raises:
             JobError: The user state is too large.
@@ -245,7 +245,7 @@ class StateTransfer:
 
 
 def packed(progress: Progress, replica: Replica) -> bytes:
-    """What a lone worker leaves with its replica; see `StateTransfer.take_left`."""
+    """Content that a lone worker leaves with its replica; see `StateTransfer.take_left`."""
     left = {"progress": progress.to_json(), "uninitialized": sorted(replica.uninitialized)}
     return json.dumps(left).encode()
 

@@ -33,14 +33,14 @@ class WorkerState:
     """The state of one worker.
 
     Args:
-        attached: What it trains; the members have met.
+        attached: Models that it trains; the members have met.
         group: The members.
-        progress: How far the run has come.
+        progress: Progress of the run.
         buffers: The model's buffers.
         replicas: Compares the replica with those of the other members.
 
     Attributes:
-        replicas: As above.
+        replicas: The argument.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class WorkerState:
         return own if self._group.network is None else digest(own, self._progress.order)
 
     def _changed(self) -> str:
-        """What has changed since the newest commit; empty if nothing has."""
+        """Name of what has changed since the newest commit; empty if nothing has."""
         user = self._progress.user
         before = user.committed
         now = {"session.state": user.state, **self._user_state.capture()}
@@ -260,7 +260,7 @@ class WorkerState:
 def _data_differ(
     network: Network, first: int, other: int, headers: Sequence[Mapping[str, Any]]
 ) -> str:
-    """How the data of two hosts differ."""
+    """Difference of the data of two hosts, in words."""
     left, right = (header["order"] for header in headers)
     keys = sorted(key for key in left | right if left.get(key) != right.get(key))
     hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]

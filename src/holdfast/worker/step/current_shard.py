@@ -18,11 +18,11 @@ class CurrentShard:
 
     Attributes:
         leaf: The leaf of the reduction tree that it fills.
-        number, slot: Where its gradient goes.
-        fired: Which parameters have a gradient.
-        verify_only: Whether it is assigned to another worker, and this one only verifies it.
+        number, slot: Slot that its gradient goes to.
+        fired: True for each parameter that has a gradient.
+        verify_only: True if it is assigned to another worker, and this one only verifies it.
         weight: None until `backward` is called.
-        discarded: Whether its step was restarted meanwhile.
+        discarded: True if its step was restarted meanwhile.
         raw_gradients: The gradients as autograd gives them, if they are verified.
         logged: Means over the shard by name.
     """

@@ -71,7 +71,7 @@ class DdpStepper:
     """Computes steps on one worker, whose batch is one leaf; see `worker.step.stepper`.
 
     Args:
-        model: What user code calls.
+        model: Model that user code calls.
         context: Its slots hold no gradients.
 
     Raises:
@@ -123,7 +123,7 @@ class DdpStepper:
         self._logged: dict[str, float] = {}
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
-        """See `Stepper.assign`."""
+        """Implements `Stepper.assign`."""
         self.work_items = work_items_of(plan, self._group.member_index, self._job)
         assert [item.leaf for item in self.work_items] == [self._group.rank], "one batch a worker"
 
@@ -131,7 +131,7 @@ class DdpStepper:
         """Nothing remains of a step: after a failure, all workers are started again."""
 
     def restart(self) -> None:
-        """See `Stepper.restart`."""
+        """Implements `Stepper.restart`."""
         self.buffers.begin()
         self._replica.model.zero_grad()
         self._done = False
@@ -139,11 +139,11 @@ class DdpStepper:
     abandon = restart
 
     def next_work(self) -> Work | None:
-        """See `Stepper.next_work`."""
+        """Implements `Stepper.next_work`."""
         return None if self._done else Work(self.work_items[0], is_check=False)
 
     def begin_shard(self, work: Work, seed: int) -> None:  # noqa: ARG002  # there is one batch
-        """See `Stepper.begin_shard`."""
+        """Implements `Stepper.begin_shard`."""
         self._slot.stats.zero_()
         self._weight = None
         self._logged = {}
@@ -187,7 +187,7 @@ class DdpStepper:
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
-        """See `Stepper.log`."""
+        """Implements `Stepper.log`."""
         self._logged |= values
         check_logged_count(self._logged)
 
@@ -208,7 +208,7 @@ class DdpStepper:
         raise AssertionError(f"work item {work.item} has no samples")
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> Committed:
-        """See `Stepper.commit`."""
+        """Implements `Stepper.commit`."""
         rank = self._group.rank
         # One leaf a worker, in its first slot: all but the gradient is summed as with the tree.
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))

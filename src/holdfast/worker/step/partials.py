@@ -13,11 +13,11 @@ class PartialSums:
 
     Args:
         slots: Its slots, by number.
-        num_slots: How many it has.
+        num_slots: Number of its slots.
         num_leaves: Leaves of the tree.
 
     Attributes:
-        slots: As above.
+        slots: The argument.
         table: The slot of each node, or ABSENT or EMPTY; see `core.step.tree`.
     """
 
@@ -29,12 +29,12 @@ class PartialSums:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no leaf is accounted for."""
+        """True if no leaf is accounted for."""
         return all(entry == tree.ABSENT for entry in self.table)
 
     @property
     def has_capacity(self) -> bool:
-        """Whether there are enough slots for any range of leaves."""
+        """True if there are enough slots for any range of leaves."""
         return len(self._free) >= tree.max_partials(self._num_leaves)
 
     def take_slot(self) -> int:

@@ -42,13 +42,13 @@ class Recheck:
 
     Args:
         group: The workers.
-        memory: Where their partial sums can be read.
+        memory: Memory in which their partial sums can be read.
         tables: Every member's slots by node.
         num_leaves: Leaves of the tree; each is a shard.
 
     Attributes:
-        shards: What this worker recomputes.
-        sums: Where the results go.
+        shards: Shards that this worker recomputes.
+        sums: Partial sums that take the results.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Recheck:
         tables: Mapping[int, Sequence[int]],
         num_leaves: int,
     ) -> None:
-        # All slots are whole and no worker writes to one until the next step: every member reads all
-        # of them.
+        # All slots are whole and no worker writes to one until the next step: every member reads
+        # all of them.
         held = {
             rank: {
                 node: memory.partial_sum(rank, number)
@@ -143,7 +143,7 @@ class Recheck:
         )
 
     def _is_same(self, node: int, theirs: Slot) -> bool:
-        """Whether this worker has found the same bits for a node."""
+        """True if this worker has found the same bits for a node."""
         number = self.sums.table[node]
         return number != tree.EMPTY and all(
             map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
@@ -155,7 +155,7 @@ def _private(layout: SlotLayout) -> Slot:
 
 
 def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are equal except for the payloads of NaNs: a sum of two NaNs may be
+    """True if two tensors are equal except for the payloads of NaNs: a sum of two NaNs may be
     either, and kernels may swap its operands.
     """
     both = left.isnan() & right.isnan()

@@ -84,20 +84,20 @@ class TreeStepper:
         self.restart()
 
     def restart(self) -> None:
-        """See `Stepper.restart`."""
+        """Implements `Stepper.restart`."""
         if self._shard is not None:
             self._shard.discarded = True
         self._reducer.end_lending()
         self._begin_step()
 
     def assign(self, step: int, plan: Plan) -> None:
-        """See `Stepper.assign`."""
+        """Implements `Stepper.assign`."""
         self.work_items = work_items_of(plan, self._group.member_index, self._job)
         self._lone = self._holds_one
         self._verifier.begin(step, plan)
 
     def resume(self, step: int) -> None:
-        """See `Stepper.resume`. Partial sums of leaves that moved to another member stay usable."""
+        """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
         self._recheck = None
         if self._members != self._group.members:
             self._members = self._group.members
@@ -110,11 +110,11 @@ class TreeStepper:
 
     @property
     def _holds_one(self) -> bool:
-        """Whether this worker will hold a single partial sum in this step."""
+        """True if this worker will hold a single partial sum in this step."""
         return len(self.work_items) == 1 and self._shard is None and self._sums.is_empty
 
     def next_work(self) -> Work | None:
-        """See `Stepper.next_work`."""
+        """Implements `Stepper.next_work`."""
         items = self.work_items
         if self._recheck is not None:
             items = [WorkItem.of_shard(shard) for shard in self._recheck.shards]
@@ -127,14 +127,14 @@ class TreeStepper:
         )
 
     def _has(self, leaf: int) -> bool:
-        """Whether some member has computed `leaf` in this step, or this one in its recheck."""
+        """True if some member has computed `leaf` in this step, or this one in its recheck."""
         sums = self._current_sums
         node = tree.leaf(leaf, self._sections.num_leaves)
         theirs = self._theirs if self._recheck is None else []
         return any(tree.covers(table, node) for table in (sums.table, *theirs))
 
     def begin_shard(self, work: Work, seed: int) -> None:
-        """See `Stepper.begin_shard`."""
+        """Implements `Stepper.begin_shard`."""
         number = self._current_sums.take_slot()
         slot = self._current_sums.slots(number)
         slot.stats.zero_()
@@ -156,7 +156,7 @@ class TreeStepper:
     def backward(
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
     ) -> None:
-        """See `Stepper.backward`."""
+        """Implements `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
         if shard.weight is not None:
@@ -181,7 +181,7 @@ class TreeStepper:
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
-        """See `Stepper.log`."""
+        """Implements `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
         self._shard.logged |= values
         check_logged_count(self._shard.logged)
@@ -207,27 +207,27 @@ class TreeStepper:
             self._current_sums.enter(shard.leaf, shard.number)
 
     def _all_fired(self, shard: CurrentShard) -> bool:
-        """Whether all casts lead to their weights: those made under `no_grad` do not, and a shard
+        """True if all casts lead to their weights: those made under `no_grad` do not, and a shard
         would get no gradient through what another one has cast.
         """
         pairs = zip(self._parameters, shard.fired, strict=True)
         return all(fired or not parameter.requires_grad for parameter, fired in pairs)
 
     def skip_shard(self, work: Work) -> None:
-        """See `Stepper.skip_shard`."""
+        """Implements `Stepper.skip_shard`."""
         if self._is_verified_only(work):
             self._verifier.record(work.item.leaf, None)
         else:
             self._current_sums.enter(work.item.leaf, tree.EMPTY)
 
     def abandon(self) -> None:
-        """See `Stepper.abandon`."""
+        """Implements `Stepper.abandon`."""
         self._shard = None
         self._forget_gradients()
         self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
-        """See `Stepper.commit`."""
+        """Implements `Stepper.commit`."""
         if self._recheck is not None:
             error = self._recheck.resolve(step, self._mean_gradients())
             if scale == 1:
@@ -266,7 +266,7 @@ class TreeStepper:
         return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
 
     def complete(self, step: int) -> Committed:
-        """See `Stepper.complete`."""
+        """Implements `Stepper.complete`."""
         return self._apply(step, self._reducer.reduced())
 
     def _apply(self, step: int, reduced: Reduced) -> Committed:
@@ -319,7 +319,7 @@ class TreeStepper:
 
     @property
     def _current_sums(self) -> PartialSums:
-        """Where the shards go that are computed now."""
+        """Partial sums that take the shards that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:

@@ -38,13 +38,13 @@ class Balancing:
     """The plan of one worker, which follows from the times of all.
 
     Args:
-        context: Of this worker.
-        progress: Of the run; the costs in it are written here.
-        run_dir: Of the run, which has the code of a run of several hosts.
+        context: Context of this worker.
+        progress: Progress of the run; the costs in it are written here.
+        run_dir: Directory of the run, which has the code of a run of several hosts.
         score: The speed of this worker's device by its profile; 0 if it is not known.
 
     Attributes:
-        plan: Which member computes which shards.
+        plan: Assignment of shards to members.
         straggler: The member that should leave for standby; None if there is none.
     """
 
@@ -147,7 +147,7 @@ class Balancing:
 
     @property
     def digest(self) -> int:
-        """Of the plan, which all members must have in common."""
+        """Digest of the plan, which all members must have in common."""
         return zlib.crc32(repr(self.plan.counts).encode())
 
     def ignore_step(self) -> None:
@@ -159,8 +159,8 @@ class Balancing:
         worker completes the step while it joins a generation.
 
         Args:
-            times: Of each member.
-            is_whole: Whether the step had as many samples as most have.
+            times: Times of each member.
+            is_whole: True if the step had as many samples as most have.
 
         Returns:
             Whether the times are typical.
@@ -197,7 +197,7 @@ class Balancing:
 
 
 def _slots_of(plan: Plan, hosts: Sequence[range]) -> list[int]:
-    """How many partial sums the workers of each host have at a time."""
+    """Most partial sums that the workers of each host have at a time."""
     shards = plan.num_shards
     return [
         sum(tree.partials_needed(plan.shards_of(place), shards) for place in host) for host in hosts

@@ -29,8 +29,8 @@ class Stopwatch:
 
     Args:
         group: The members of the current generation.
-        status: Where the worker counts the time of each phase.
-        device: Where it computes.
+        status: Status in which the worker counts the time of each phase.
+        device: Device on which it computes.
     """
 
     def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
@@ -69,7 +69,7 @@ class Stopwatch:
         self._rest_ns += time.monotonic_ns() - began
 
     def take(self, plan: int) -> StepTimes:
-        """What was measured since the last call.
+        """Times measured since the last call.
 
         Args:
             plan: A digest of the plan that the worker has followed.
@@ -101,10 +101,10 @@ class Stopwatch:
 
 
 class MemoryUse:
-    """How much of the memory of a worker is in use, with all else that uses it.
+    """Share of a worker's memory that is in use, by it and by others.
 
     Args:
-        device: Where the worker computes.
+        device: Device on which the worker computes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class MemoryUse:
         self._permille = 0
 
     def permille(self) -> int:
-        """Of the host's memory, or the GPU's if more of it is in use."""
+        """Share of the host's memory, or of the GPU's if more of that is in use."""
         now = time.monotonic()
         if now - self._looked_at >= MEMORY_EVERY_S:
             self._looked_at = now

@@ -10,7 +10,7 @@ class Times:
     """The times that one worker reports.
 
     Args:
-        arena: Where all workers count their seconds.
+        arena: Memory in which all workers count their seconds.
         rank: This worker's.
     """
 
@@ -27,7 +27,7 @@ class Times:
         return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
 
     def means(self) -> dict[str, float]:
-        """The mean times of the workers in this life of the run, seconds."""
+        """Mean times of the workers since this attempt started, seconds."""
         times = [status.times() for status in self._statuses]
         totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
         return {name: round(total / len(times), 4) for name, total in totals.items() if total}
