@@ -145,8 +145,8 @@ class Stepper(Protocol):
         Args:
             step: Steps committed before.
             vote: Message of this worker to the others.
-            scale: Scale of losses. If it is above 1, it may cause a gradient that is not finite, and
-                the step is skipped.
+            scale: Scale of losses. Above 1, it may be why a gradient is not finite, and then the
+                step is skipped.
 
         Returns:
             The step; None if a result is in doubt. Once `next_work` is computed, the next call
