@@ -29,7 +29,7 @@ A_STEP = [
     ("holdfast.worker.step.tree:TreeStepper.end_shard", "before"),
     ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
     ("holdfast.collectives.exact:TreeReducer.publish", "after"),
-    ("holdfast.collectives.exact:TreeReducer._small", "after"),
+    ("holdfast.collectives.exact:TreeReducer._stats_of", "after"),
     ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),

@@ -52,7 +52,7 @@ def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
 
 
 def pack_by_dtype(fields: Iterable[Field]) -> Layout:
-    """A layout in which fields of one dtype are neighbours, so that runs are long."""
+    """A layout in which fields of one dtype are neighbours, so that these ranges are long."""
     return Layout.pack(sorted(fields, key=lambda field: field.dtype))
 
 

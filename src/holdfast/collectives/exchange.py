@@ -1,12 +1,12 @@
 """Exchange: how the hosts of a generation add their partial sums, block by block.
 
-    send    head ─▶ the blocks of the other host's cell, one for each partial sum ─▶ reduced blocks
-    receive head ─▶ the blocks of the own cell ─▶ (add, divide, write to the root) ─▶ reduced blocks
+    send     contribution ─▶ blocks of the other's cell, one a partial sum ─▶ reduced blocks
+    receive  contribution ─▶ blocks of the own cell ─▶ (add, divide, write) ─▶ reduced blocks
 
 A host passes on the sums at the frontier of what its workers have computed: the highest nodes of
 the tree that it has whole. The owner of a block adds them where the tree does, so the same pairs
-are added as on one host. A head says which nodes follow, and carries all that is small: weights,
-losses, flags, and what each worker brings for the others. All lengths follow from it.
+are added as on one host. A contribution says which nodes follow, and carries all that is small:
+weights, losses, flags, and what each worker brings for the others. All lengths follow from it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.errors import ProtocolError
 
 AHEAD: Final = 4
 """How many blocks of one host may wait until those of the others have come."""
-MAX_HEAD_BYTES: Final = 1 << 20
-"""The most that what precedes the tensors of a head may take: some bytes for each node."""
+MAX_CONTRIBUTION_BYTES: Final = 1 << 20
+"""Limit of what precedes the tensors of a contribution: some bytes for each node."""
 _LENGTH: Final = struct.Struct("=Q")
 _SQUARE: Final = struct.Struct("=d")
 
@@ -70,13 +70,13 @@ class Contribution:
     """Contribution of a host to a step, apart from blocks.
 
     Attributes:
-        values, digests, times: Vote, replica digest and times of its workers, in rank order.
+        votes, replica_digests, step_times: Values of its workers, in rank order; see `Reduced`.
         sums: Each node that it has whole; None for one that weighs nothing.
     """
 
-    values: tuple[int, ...] = ()
-    digests: tuple[int, ...] = ()
-    times: tuple[StepTimes, ...] = ()
+    votes: tuple[int, ...] = ()
+    replica_digests: tuple[int, ...] = ()
+    step_times: tuple[StepTimes, ...] = ()
     sums: dict[int, Summary | None] = field(default_factory=dict)
 
     @property
@@ -85,29 +85,32 @@ class Contribution:
         return [node for node, summary in self.sums.items() if summary is not None]
 
     def send(self) -> Iterator[memoryview]:
-        """The head, in buffers."""
+        """This contribution, in buffers."""
         nodes = {node: summary is not None for node, summary in self.sums.items()}
         # JSON first, after its length. From its nodes the receiver knows which tensors follow, and
         # their sizes from the layout, which all hosts share.
-        text = json.dumps([self.values, self.digests, self.times, list(nodes.items())]).encode()
+        small = [self.votes, self.replica_digests, self.step_times, list(nodes.items())]
+        text = json.dumps(small).encode()
         yield memoryview(_LENGTH.pack(len(text)) + text)
         for summary in self.sums.values():
             if summary is not None:
                 yield from map(bytes_of, summary.parts())
 
     def receive(self, layout: SlotLayout) -> Iterator[memoryview]:
-        """Buffers to receive a head into, which fill this contribution."""
+        """Buffers to receive a contribution into, which fill this one."""
         length = bytearray(_LENGTH.size)
         yield memoryview(length)
         size = _LENGTH.unpack(length)[0]
-        if size > MAX_HEAD_BYTES:
-            raise ProtocolError(f"a head of {size:,} bytes; the hosts run different versions")
+        if size > MAX_CONTRIBUTION_BYTES:
+            raise ProtocolError(
+                f"a contribution of {size:,} bytes; the hosts run different versions"
+            )
         text = bytearray(size)
         yield memoryview(text)
-        values, digests, times, nodes = json.loads(text)
-        self.values = tuple(values)
-        self.digests = tuple(digests)
-        self.times = tuple(StepTimes(*each) for each in times)
+        votes, digests, times, nodes = json.loads(text)
+        self.votes = tuple(votes)
+        self.replica_digests = tuple(digests)
+        self.step_times = tuple(StepTimes(*each) for each in times)
         # The tensors are received straight into these summaries, in the order in which they were
         # sent.
         for node, has_weight in nodes:
@@ -145,7 +148,7 @@ class HostExchange:
         cells: The blocks of each host and lane.
         blocks: Access to them.
         own: Contribution of this host.
-        on_heads: Called once the contributions of all other hosts, by host, have come.
+        on_contributions: Called once the contributions of all other hosts, by host, have come.
     """
 
     def __init__(
@@ -154,14 +157,14 @@ class HostExchange:
         cells: Sequence[Sequence[range]],
         blocks: Blocks,
         own: Contribution,
-        on_heads: Callable[[Mapping[int, Contribution]], None],
+        on_contributions: Callable[[Mapping[int, Contribution]], None],
     ) -> None:
         self._network = network
         self._cells = cells
         self._blocks = blocks
         self._own = own
-        self._on_heads = on_heads
-        self._heads: dict[Place, Contribution] = {}
+        self._on_contributions = on_contributions
+        self._contributions: dict[Place, Contribution] = {}
         self._received: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
         self._reduced = dict.fromkeys(network.lanes, 0)  # blocks of the own cell, by lane
 
@@ -182,12 +185,12 @@ class HostExchange:
         self._network.transfer(flows, what)
 
     @property
-    def _has_heads(self) -> bool:
-        return len(self._heads) == len(self._network.others) * len(self._network.lanes)
+    def _has_contributions(self) -> bool:
+        return len(self._contributions) == len(self._network.others) * len(self._network.lanes)
 
     def _send(self, place: Place) -> Buffers:
         host, lane = place
-        # All workers of a host send the same head, each on its own lanes: no worker depends on
+        # All workers of a host send the same one, each on its own lanes: no worker depends on
         # another one of its host to learn what comes.
         yield from self._own.send()
         # The cell that the other host owns: one block for each node of this host's frontier. They
@@ -206,14 +209,14 @@ class HostExchange:
 
     def _receive(self, place: Place) -> Buffers:
         host, lane = place
-        head = Contribution()
-        yield from head.receive(self._blocks.layout)
-        self._heads[place] = head
-        # The worker's last head has come; this happens once. Only now is it known how the sums of
+        contribution = Contribution()
+        yield from contribution.receive(self._blocks.layout)
+        self._contributions[place] = contribution
+        # The worker's last one has come; this happens once. Only now is it known how the sums of
         # all hosts combine, so nothing is reduced before.
-        if self._has_heads:
-            self._on_heads({h: each for (h, _), each in self._heads.items()})
-        while not self._has_heads:
+        if self._has_contributions:
+            self._on_contributions({h: each for (h, _), each in self._contributions.items()})
+        while not self._has_contributions:
             yield None
         # From here on the term of the root is known, and blocks are reduced as they come.
         waiting = self._received[place] = {}
@@ -224,7 +227,7 @@ class HostExchange:
             while count - self._reduced[lane] >= AHEAD:
                 yield None
             come: dict[int, torch.Tensor] = {}
-            for node in head.nodes:
+            for node in contribution.nodes:
                 come[node] = torch.empty_like(self._blocks.root[index])
                 # From the request for a block until it is whole; their sum by host shows which host
                 # the others wait for.

@@ -22,9 +22,9 @@ class Reduced:
         used: Flags of parameters that had a gradient, then of buffers that changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
-        values: The value that each member brought.
-        digests: The digest that each member brought.
-        times: The times that each member brought.
+        votes: One vote per member, in member order; see `worker.step.commit`.
+        replica_digests: One digest of a replica per member, in member order.
+        step_times: Times of the step, one per member, in member order.
     """
 
     weight: float
@@ -33,9 +33,9 @@ class Reduced:
     used: torch.Tensor
     kept: Sequence[torch.Tensor]
     norm: float
-    values: tuple[int, ...]
-    digests: tuple[int, ...]
-    times: tuple[StepTimes, ...]
+    votes: tuple[int, ...]
+    replica_digests: tuple[int, ...]
+    step_times: tuple[StepTimes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard, plan_of
 from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
-from holdfast.worker.step.current_shard import checked_number
+from holdfast.worker.step.shard_work import checked_number
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob

@@ -119,7 +119,7 @@ class Buffers:
         self._working = {}
         self._places = []
 
-    def left(self) -> list[torch.Tensor]:
+    def current_values(self) -> list[torch.Tensor]:
         """The values after a shard, by position."""
         return list(self._found().values())
 

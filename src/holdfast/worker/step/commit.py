@@ -69,7 +69,7 @@ class CommitVote:
 def check_user_states(group: Group, reduced: Reduced) -> None:
     """Raises: UserStatesDiffer: Members bring different user states to a commit."""
     # The vote is one word: digest of the user state, then the requests in the lowest bits.
-    digests = [value >> _REQUEST_BITS for value in reduced.values]
+    digests = [value >> _REQUEST_BITS for value in reduced.votes]
     for rank, each in zip(group.members, digests, strict=True):
         if each != digests[0]:
             raise UserStatesDiffer(group.members[0], rank)
@@ -121,8 +121,8 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
         logged=reduced.logged,
         norm=norm,
         skipped=not is_finite(norm),
-        requests=RequestFlags(functools.reduce(operator.or_, reduced.values) & _REQUEST_MASK),
-        times=reduced.times,
+        requests=RequestFlags(functools.reduce(operator.or_, reduced.votes) & _REQUEST_MASK),
+        times=reduced.step_times,
     )
 
 

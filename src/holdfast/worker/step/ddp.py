@@ -42,7 +42,7 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
-from holdfast.worker.step.current_shard import check_logged_count, check_loss
+from holdfast.worker.step.shard_work import check_logged_count, check_loss
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -113,8 +113,8 @@ class DdpStepper:
         )
         self.buffers = Buffers(replica, sections.slot_layout)
         self.buffers.begin()
-        all_here = functools.partial(self._status.enter, Phase.REDUCE)
-        self._reducer = TreeReducer(group, sections.reduction, len(group.members), all_here)
+        begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
+        self._reducer = TreeReducer(group, sections.reduction, len(group.members), begin_reduce)
         self._slot = sections.slot(group.rank, 0)
         self._root = sections.root
         self._intact = sections.intact
@@ -215,7 +215,7 @@ class DdpStepper:
         table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
-        self._replicas.check(step, reduced.digests)
+        self._replicas.check(step, reduced.replica_digests)
         # The gradient is averaged already, the same on all workers, so each computes the same norm.
         norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)

@@ -28,7 +28,7 @@ from holdfast.core.step.digests import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
 from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.commit import is_finite, not_finite
-from holdfast.worker.step.partials import PartialSums
+from holdfast.worker.step.shard_work import PartialSums
 
 _OTHER_BITS: Final = -1
 _SAME_BITS: Final = 0
