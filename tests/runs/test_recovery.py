@@ -52,7 +52,7 @@ BETWEEN_STEPS = [
     ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
-    ("holdfast.worker.membership.member:Member.result", "after"),
+    ("holdfast.worker.main:result_of", "after"),
 ]
 OUTSIDE_AN_UPDATE = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),

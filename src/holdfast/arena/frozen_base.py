@@ -41,7 +41,7 @@ class _Place(BaseModel):
     offset: int
 
 
-class Manifest(BaseModel):
+class BaseManifest(BaseModel):
     """Content of a base.
 
     Attributes:
@@ -90,7 +90,9 @@ class FrozenBase:
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._manifest = manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        self._manifest = manifest = BaseManifest.model_validate_json(
+            (folder / MANIFEST).read_bytes()
+        )
         self.name = name
         self.folder = folder
         self.digest = manifest.digest
@@ -140,7 +142,7 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
         raise JobError("there is no tensor; yield at least one")
     # Slices are digested from the file itself, as every later process sees it.
     flat = _mapped(path)
-    manifest = Manifest(
+    manifest = BaseManifest(
         tensors=tuple(places.values()),
         size_bytes=end,
         sha256=hasher.hexdigest(),

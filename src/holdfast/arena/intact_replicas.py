@@ -58,6 +58,6 @@ class IntactReplicas:
         return self._arena[rank, Word.INTACT] == step + 1
 
     def progress(self, rank: int) -> bytes:
-        """The progress that belongs to the replica of `rank`; see `Arena.left_step`."""
+        """The progress that belongs to the replica of `rank`; see `Arena.intact_step`."""
         memory = self._progress[rank].numpy().data
         return bytes(memory[_PREFIX : _PREFIX + int.from_bytes(memory[:_PREFIX])])

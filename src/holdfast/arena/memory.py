@@ -247,7 +247,7 @@ class Arena:
         for rank in range(self.world_size):
             self[rank, Word.REDUCED_STEP] = 0
 
-    def left_step(self, rank: int) -> int | None:
+    def intact_step(self, rank: int) -> int | None:
         """The steps committed in what a lost worker of a rank has left, None if it was lost in an
         update; see `arena.intact_replicas`.
         """

@@ -35,7 +35,7 @@ from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
 from holdfast.collectives.group import Group
 from holdfast.collectives.lending import Lending
-from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import Reduced, ReductionMemory
 from holdfast.collectives.slot import (
     BLOCK,
@@ -361,7 +361,7 @@ class TreeReducer:
         return self._scratch[key]
 
 
-def by_rank(hosts: Hosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
+def by_rank(hosts: GroupHosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
     """Values of the workers of all hosts, in the order of ranks."""
     found = {
         rank: value

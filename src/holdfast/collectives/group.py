@@ -1,7 +1,7 @@
 """Group: the barriers and exchanges that connect the members of a generation.
 
-Implementations are in `transport`. They move bytes and do not know what these mean: the modules
-that use a group define their own barrier tags.
+The implementation is in `shared_memory`. It moves bytes and does not know what these mean: the
+modules that use a group define their own barrier tags.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import enum
 from typing import Protocol, Self
 
 from holdfast.collectives.network import Network
+from holdfast.errors import JobError
 
 
 class BarrierTag(enum.IntEnum):
@@ -85,3 +86,16 @@ class Group(Protocol):
     def check_abort(self) -> None:
         """Raises: Aborted: The generation is over."""
         ...
+
+
+def agree(group: Group, tag: BarrierTag, step: int, value: int, problem: str) -> None:
+    """Wait at a barrier to which all members must bring the same value.
+
+    Raises:
+        JobError: Two members have `problem`.
+    """
+    values = group.barrier(tag, step, value)
+    # Every member compares with the first one, so all raise the same error.
+    for rank, other in zip(group.members, values, strict=True):
+        if other != values[0]:
+            raise JobError(f"rank {group.members[0]} and rank {rank} have {problem}")

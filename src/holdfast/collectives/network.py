@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from holdfast.collectives.connections import Listener, Peers
-from holdfast.collectives.tcp import Buffers, Deadline, Place, Report, transfer
+from holdfast.collectives.tcp import Buffers, Deadline, Place, StallReport, transfer
 from holdfast.core.step.cells import lanes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
+class GroupHosts:
     """The hosts of a generation.
 
     Attributes:
@@ -67,9 +67,9 @@ class Network:
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: GroupHosts,
         rank: int,
-        deadline: Callable[[Report], Deadline],
+        deadline: Callable[[StallReport], Deadline],
         report: PeerReport = ignore,
     ) -> None:
         self.hosts = hosts

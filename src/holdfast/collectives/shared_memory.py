@@ -22,7 +22,7 @@ from typing import Final
 from holdfast.arena.memory import ABORT_POLL_S, MAILBOX_BYTES, Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.network import Network
-from holdfast.collectives.tcp import Buffers, Deadline, Report
+from holdfast.collectives.tcp import Buffers, Deadline, StallReport
 from holdfast.errors import Aborted, HoldfastError, JobError
 
 SPINS: Final = 200
@@ -89,7 +89,7 @@ class SharedMemoryGroup:
                 self._arena.enter_generation(peer, generation)
         self._arena.enter_generation(self.rank, generation)
 
-    def deadline(self, report: Report) -> Deadline:
+    def deadline(self, report: StallReport) -> Deadline:
         """The end of a wait for other hosts that begins now."""
         return Deadline(self.check_abort, self._timeout_s, self._status, report)
 

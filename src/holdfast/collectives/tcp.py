@@ -34,7 +34,7 @@ STALL_S: Final = 2.0
 """How long nothing may come from a peer, of which its host may know that it is computing."""
 
 
-class Report(Protocol):
+class StallReport(Protocol):
     """Takes note of a peer that does not send what is awaited."""
 
     def __call__(self, place: Place, *, is_broken: bool) -> None:
@@ -60,7 +60,7 @@ class Deadline:
         check_abort: Callable[[], None],
         timeout_s: float,
         status: WorkerStatus,
-        report: Report,
+        report: StallReport,
     ) -> None:
         self._check_abort = check_abort
         self._timeout_s = timeout_s

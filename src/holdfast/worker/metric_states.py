@@ -28,7 +28,7 @@ _UPDATES: Final = "_update_count"
 """Where a metric of torchmetrics counts its updates, and refuses to compute without one."""
 
 
-class Metric(Protocol):
+class UserMetric(Protocol):
     """A metric of torchmetrics, which need not be installed."""
 
     @property
@@ -61,7 +61,7 @@ class Metric(Protocol):
         ...
 
 
-Metrics = Mapping[str, Metric | Callable[..., Any]]
+Metrics = Mapping[str, UserMetric | Callable[..., Any]]
 """By name: metrics of torchmetrics, and functions of all that was measured."""
 
 
@@ -211,7 +211,7 @@ class _Outputs:
 class _Torchmetric:
     """A metric of torchmetrics; also one that consists of others."""
 
-    def __init__(self, name: str, metric: Metric) -> None:
+    def __init__(self, name: str, metric: UserMetric) -> None:
         self._name = name
         self._metric = metric.clone().cpu()
         self._metric.reset()

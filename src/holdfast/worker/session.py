@@ -178,7 +178,15 @@ class Session:
         Raises:
             JobError: The model is not attached, training has begun, or the name is taken.
         """
-        self._member.register(name, registered)
+        models = self._member.models
+        if models is None:
+            raise JobError("call session.attach(model, optimizer) before session.register")
+        if self._member.has_joined:
+            raise JobError(
+                f"session.register({name!r}, …) was called too late; call it right after "
+                "session.attach"
+            )
+        models.register(name, registered)
         return registered
 
     def on_commit(self, callback: Callable[[], object]) -> None:
@@ -245,7 +253,7 @@ class Session:
         if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._member.join_once()
-        _ = self._member.stepper  # there is one once a model is attached
+        _ = self._member.joined  # refuses a task that has attached no model
         source = source_of(data, collate)
         self._loop = TrainingLoop(
             self._job,

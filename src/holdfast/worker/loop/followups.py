@@ -55,7 +55,7 @@ class Followups:
             Aborted: The generation is over.
         """
         progress = self._progress
-        saver = self._member.saver
+        saver = self._member.joined.saver
         followup = progress.followup
         if followup.compares:
             saver.compare()
@@ -89,7 +89,7 @@ class Followups:
         """
         member = self._member
         evaluations = self._progress.evaluations
-        buffers = member.stepper.buffers
+        buffers = member.joined.stepper.buffers
         results = evaluations.before_loop
         call = self._calls_before_loop
         if self.in_loop:
@@ -100,7 +100,7 @@ class Followups:
             autocast = devices.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
                 results.append(
-                    member.evaluator.evaluate(
+                    member.joined.evaluator.evaluate(
                         member.shards, source, measure, tally, self._progress.step
                     )
                 )

@@ -39,7 +39,7 @@ from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard, plan_of
-from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
+from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
 from holdfast.worker.step.shard_work import checked_number
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
@@ -93,8 +93,8 @@ class TrainingLoop:
         self._main_only = main_only
         self._job = job
         self._progress = member.progress
-        self._state = member.state
-        self._stepper = member.stepper
+        self._state = member.joined.state
+        self._stepper = member.joined.stepper
         self._status = member.context.status
         self._balancing = member.balancing
         self._breakdown = member.breakdown
@@ -126,7 +126,7 @@ class TrainingLoop:
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
-        for optimizer in member.replica.optimizers:
+        for optimizer in member.joined.replica.optimizers:
             optimizer.register_step_pre_hook(self._refuse_step)
         member.begin_loop(self._on_commit)
         if self._extended:
@@ -137,7 +137,7 @@ class TrainingLoop:
                     # What comes next follows from the progress alone, so a worker that was replaced
                     # continues like the others.
                     if self._is_over:
-                        member.saver.save_durably()
+                        member.joined.saver.save_durably()
                         break
                     check_samples(reader, self._progress)
                     if self._progress.followup.pending:
@@ -224,7 +224,7 @@ class TrainingLoop:
         """Yield this worker's shards of the current step, and commit it."""
         member = self._member
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
-        member.context.failpoints.at_step(member.replica)
+        member.context.failpoints.at_step(member.joined.replica)
         self._record_plan()
         # More than one round only if a result is in doubt: then the next work is to compute it
         # again.
@@ -357,7 +357,7 @@ class TrainingLoop:
             with self._event_log() as log:
                 log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
 
-    def _on_commit(self, committed: Committed) -> None:
+    def _on_commit(self, committed: StepCommitted) -> None:
         """Take note of a committed step, and call the commit hooks."""
         samples = self._reader.batch_size_of(committed.step)
         record = {

@@ -19,6 +19,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.staging import NUM_BUFFERS
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import agree
 from holdfast.core.step import tree
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -28,7 +29,6 @@ from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
-from holdfast.worker.agreement import agree
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.frozen_weights import Bases

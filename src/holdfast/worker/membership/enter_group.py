@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.collectives.connections import Listener
-from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import AgentLink
@@ -33,7 +33,9 @@ def enter_group(
         group.enter(resume.generation, resume.members)
         return
     assert listener is not None, "a run on several hosts without an interface"
-    hosts = Hosts(ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key))
+    hosts = GroupHosts(
+        ranks=resume.hosts, addresses=resume.addresses, key=bytes.fromhex(resume.key)
+    )
     report = partial(agent.report_peer, resume.generation)
     network = Network(hosts, group.rank, group.deadline, report)
     # Before connecting: an abort of this generation must end that wait.

@@ -18,7 +18,7 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import AgentLink
 
 
-class Standby:
+class StandbyMember:
     """One worker's way to standby and back.
 
     Args:

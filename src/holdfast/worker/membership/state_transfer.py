@@ -210,7 +210,7 @@ class StateTransfer:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
-    def take_left(self, step: int) -> Progress:
+    def load_intact_replica(self, step: int) -> Progress:
         """Take over what a lost worker of this rank has left after `step` steps: its replica, which
         stays where it is; returns its progress.
         """
@@ -245,7 +245,7 @@ class StateTransfer:
 
 
 def packed(progress: Progress, replica: Replica) -> bytes:
-    """Content that a lone worker leaves with its replica; see `StateTransfer.take_left`."""
+    """Content that a lone worker leaves with its replica; see `load_intact_replica`."""
     left = {"progress": progress.to_json(), "uninitialized": sorted(replica.uninitialized)}
     return json.dumps(left).encode()
 

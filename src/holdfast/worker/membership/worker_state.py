@@ -126,9 +126,9 @@ class WorkerState:
                 f"the user state takes {size:,} bytes, most of it in {largest}; at most {most:,} "
                 "can be transferred; keep large tensors in a module given to session.register"
             )
-        self._leave()
+        self._publish_intact()
 
-    def _leave(self) -> None:
+    def _publish_intact(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica on a GPU, which is lost with its worker.
         """
@@ -171,21 +171,22 @@ class WorkerState:
             self.replicas.compare_always(user.overwritten)
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Let user code of one worker look at the state within the context. Which modules are in
-        training mode is restored.
+    def read_only_view(self) -> Iterator[None]:
+        """Let user code of one worker look at the committed state within the context. Buffers and
+        training modes are restored.
 
         Raises:
             JobError: It has changed the state.
         """
-        with self._user_state.modes_kept():
-            yield
-        if self._has_begun and not self._is_released and (what := self._changed()):
-            raise JobError(
-                f"{what} was modified in a session.main_only function (step "
-                f"{self._progress.step}): the other workers do not run it, so they would have "
-                "another state; modify it in session.on_commit"
-            )
+        with self._buffers.committed():
+            with self._user_state.modes_kept():
+                yield
+            if self._has_begun and not self._is_released and (what := self._changed()):
+                raise JobError(
+                    f"{what} was modified in a session.main_only function (step "
+                    f"{self._progress.step}): the other workers do not run it, so they would have "
+                    "another state; modify it in session.on_commit"
+                )
 
     def user_digest(self) -> int:
         """A digest of what user code keeps, for a commit; 56 bits. Hosts may also have different

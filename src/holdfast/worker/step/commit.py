@@ -89,7 +89,7 @@ class UserStatesDiffer(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class StepCommitted:
     """A step that counts.
 
     Attributes:
@@ -110,12 +110,12 @@ class Committed:
     times: tuple[StepTimes, ...]
 
 
-def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
+def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> StepCommitted:
     """Commit `step`, whose gradient had this norm before clipping, and publish that."""
     # The count of steps comes last: a reader of it finds the loss of that step.
     status.loss = reduced.loss
     status[Word.COMMITTED] = step + 1
-    return Committed(
+    return StepCommitted(
         step=step,
         loss=reduced.loss,
         logged=reduced.logged,

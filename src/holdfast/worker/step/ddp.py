@@ -35,8 +35,8 @@ from holdfast.worker.process_groups.rendezvous import meet
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
-    Committed,
     CommitVote,
+    StepCommitted,
     check_user_states,
     commit_step,
     is_finite,
@@ -207,7 +207,7 @@ class DdpStepper:
         """Never called, as every worker computes something in every step."""
         raise AssertionError(f"work item {work.item} has no samples")
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
         """Implements `Stepper.commit`."""
         rank = self._group.rank
         # One leaf a worker, in its first slot: all but the gradient is summed as with the tree.
@@ -227,7 +227,7 @@ class DdpStepper:
         self.restart()
         return commit_step(self._status, step, reduced, norm)
 
-    def complete(self, step: int) -> Committed:
+    def complete(self, step: int) -> StepCommitted:
         """Never called: after a failure, all workers are started again."""
         raise AssertionError(f"step {step + 1} cannot be completed with sync=ddp")
 

@@ -23,7 +23,7 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.commit import Committed, CommitVote
+from holdfast.worker.step.commit import CommitVote, StepCommitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Stepper(Protocol):
         """Account for a shard without samples: it weighs nothing."""
         ...
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Reduce, check, clip, update and commit.
 
         Args:
@@ -162,6 +162,6 @@ class Stepper(Protocol):
         """
         ...
 
-    def complete(self, step: int) -> Committed:
+    def complete(self, step: int) -> StepCommitted:
         """Commit a step that other members have committed before the generation ended."""
         ...

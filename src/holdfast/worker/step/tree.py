@@ -31,8 +31,8 @@ from holdfast.worker.devices import WeightCasts
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
-    Committed,
     CommitVote,
+    StepCommitted,
     check_user_states,
     commit_step,
     is_finite,
@@ -234,7 +234,7 @@ class TreeStepper:
         self._forget_gradients()
         self.restart()
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Implements `Stepper.commit`."""
         if self._recheck is not None:
             error = self._recheck.resolve(step, self._mean_gradients())
@@ -266,7 +266,7 @@ class TreeStepper:
             raise not_finite(step, self._mean_gradients())
         return self._publish(step, reduced)
 
-    def _publish(self, step: int, reduced: Reduced) -> Committed:
+    def _publish(self, step: int, reduced: Reduced) -> StepCommitted:
         """Commit a step whose result all members have."""
         # From here on the step is decided: an aborted worker completes it from the root slot.
         self._status[Word.REDUCED_STEP] = step + 1
@@ -277,11 +277,11 @@ class TreeStepper:
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
         return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
 
-    def complete(self, step: int) -> Committed:
+    def complete(self, step: int) -> StepCommitted:
         """Implements `Stepper.complete`."""
         return self._apply(step, self._reducer.reduced())
 
-    def _apply(self, step: int, reduced: Reduced) -> Committed:
+    def _apply(self, step: int, reduced: Reduced) -> StepCommitted:
         self._status.enter(Phase.OPTIMIZER)
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._sections.intact.begin_change(self._group.rank)
