@@ -32,17 +32,17 @@ def test_no_replica_outlives_a_rollback(intact, arena):
     intact.end_change(2, 9, b"progress")
     arena.forget_replicas()
     assert not any(intact.is_intact(2, step) for step in range(20))
-    assert arena.left_step(2) is None
+    assert arena.intact_step(2) is None
 
 
 def test_a_worker_leaves_its_state_but_in_an_update(intact, arena):
-    assert arena.left_step(1) is None
+    assert arena.intact_step(1) is None
     intact.end_change(1, 9, b"progress")
-    assert (arena.left_step(1), intact.progress(1)) == (9, b"progress")
+    assert (arena.intact_step(1), intact.progress(1)) == (9, b"progress")
     intact.begin_change(1)
-    assert arena.left_step(1) is None
+    assert arena.intact_step(1) is None
     intact.end_change(1, 10, b"more")
-    assert (arena.left_step(1), intact.progress(1)) == (10, b"more")
+    assert (arena.intact_step(1), intact.progress(1)) == (10, b"more")
 
 
 @pytest.mark.parametrize("progress", [b"", bytes(PROGRESS_BYTES)])
@@ -51,4 +51,4 @@ def test_a_replica_without_progress_is_no_state(intact, arena, progress):
     intact.begin_change(1)
     intact.end_change(1, 10, progress)
     assert intact.is_intact(1, 10)
-    assert arena.left_step(1) is None
+    assert arena.intact_step(1) is None

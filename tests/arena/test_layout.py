@@ -35,7 +35,7 @@ def test_entries_are_aligned_and_do_not_overlap(fields):
 @given(FIELDS)
 def test_runs_tile_the_layout(fields):
     layout, end = Layout.pack(fields), 0
-    for dtype, start, stop in layout.runs():
+    for dtype, start, stop in layout.dtype_ranges():
         assert start == end
         assert (stop - start) % ITEM_BYTES[dtype] == 0
         end = stop

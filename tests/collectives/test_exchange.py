@@ -9,7 +9,7 @@ from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
-from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
@@ -87,9 +87,9 @@ def train(group, host, counts, num_leaves, empty):
                 reduced.norm,
                 reduced.loss,
                 reduced.weight,
-                reduced.values,
-                reduced.times,
-                reduced.digests,
+                reduced.votes,
+                reduced.step_times,
+                reduced.replica_digests,
                 [int(each) for each in reduced.kept],
                 reduced.used.tolist(),
                 root,
@@ -104,7 +104,7 @@ def run(counts, hosts, empty=()):
     num_leaves, world_size = sum(counts), len(counts)
     memories = [Host(world_size, num_leaves) for _ in hosts]
     listeners = {rank: Listener("127.0.0.1") for rank in range(world_size)}
-    described = Hosts(
+    described = GroupHosts(
         ranks=tuple(map(tuple, hosts)),
         addresses={rank: each.address for rank, each in listeners.items()},
         key=b"k" * 32,

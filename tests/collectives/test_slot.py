@@ -18,7 +18,7 @@ def test_blocks_are_aligned_and_cover_every_element_once(tensors):
         for number, (size, dtype) in enumerate(tensors)
     }
     layout = SlotLayout(parameters, {})
-    for run, (dtype, first, last, _) in enumerate(layout.runs):
+    for run, (dtype, first, last, _) in enumerate(layout.dtype_ranges):
         blocks = [(start, end) for index, start, end in layout.blocks if index == run]
         assert all(start * ITEM_BYTES[dtype] % ALIGNMENT == 0 for start, _ in blocks)
         assert [start for start, _ in blocks[1:]] == [end for _, end in blocks[:-1]]

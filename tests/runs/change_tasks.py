@@ -310,7 +310,7 @@ def overwriting(session):
     for shard in session.shards(DATA, epochs=3):
         die_once(session, shard)
         if shard.step == 7 and session._member.group.rank == 1 and is_first(params["mark"]):
-            replica = session._member.replica
+            replica = session._member.joined.replica
             (entry,) = [each for each in replica.layout.entries if each.name == name]
             replica.flat[entry.offset + 3] ^= 0x40
         loss = F.cross_entropy(model(shard.x), shard.y)

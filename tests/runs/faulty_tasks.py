@@ -139,7 +139,7 @@ def arm(session, fault):
             if fault["how"] == "poison":
                 arguments[0]._parameters[0].grad[0, 0] = float(fault.get("value", "nan"))
             elif fault["how"] == "wrong sum":
-                member.stepper._reducer._norms[-1] = float("nan")
+                member.joined.stepper._reducer._norms[-1] = float("nan")
             elif fault["how"] == "damage":
                 part = next(Path(fault["path"]).glob("part-0-*"))
                 part.write_bytes(part.read_bytes()[:-8] + b"damaged!")

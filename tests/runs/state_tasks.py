@@ -311,7 +311,7 @@ def flipping(session):
         threading.Event().wait(after_s)
         if not is_first(params["mark"]):
             return
-        replica = member.replica
+        replica = member.joined.replica
         kinds = ("model.body.1.running", "model.", "optimizer.")
         kind = kinds[params["seed"] % len(kinds)]
         present = [e for e in replica.layout.entries if e.size_bytes]

@@ -29,7 +29,7 @@ A_STEP = [
     ("holdfast.worker.step.tree:TreeStepper.end_shard", "before"),
     ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
     ("holdfast.collectives.exact:TreeReducer.publish", "after"),
-    ("holdfast.collectives.exact:TreeReducer._small", "after"),
+    ("holdfast.collectives.exact:TreeReducer._stats_of", "after"),
     ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "before"),
     ("holdfast.collectives.exact:TreeReducer.scale_gradient", "after"),
@@ -52,7 +52,7 @@ BETWEEN_STEPS = [
     ("holdfast.worker.checkpoints.saver:CheckpointSaver._await_result", "after"),
     ("holdfast.worker.membership.member:Member.finish", "before"),
     ("holdfast.worker.membership.member:Member.finish", "after"),
-    ("holdfast.worker.membership.member:Member.result", "after"),
+    ("holdfast.worker.main:result_of", "after"),
 ]
 OUTSIDE_AN_UPDATE = [
     ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),

@@ -284,7 +284,7 @@ class Agent:
             case HaltedMessage():
                 worker.halted_at = time.time() if worker.has_resumed else None
                 halted = (message.generation, message.committed, self._arena.reduced_step)
-                what = (message.address, message.numerics, self._arena.left_step(worker.rank))
+                what = (message.address, message.numerics, self._arena.intact_step(worker.rank))
                 self._handle(events.WorkerHalted(worker.rank, *halted, *what))
             case PartStagedMessage():
                 self._handle(events.PartStaged(worker.rank, message.generation, message.part))

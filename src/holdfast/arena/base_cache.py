@@ -55,10 +55,12 @@ def cached_base(folder: Path, name: str, key: Mapping[str, Any], build: Build) -
     Raises:
         JobError: It cannot be built or written, or waiting took too long.
     """
+    # Another version of torch may quantize to other bits, so it is part of the key.
     known = json.dumps([FORMAT, torch.__version__, dict(key)], sort_keys=True)
     place = folder / f"{name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # One process at a time per base: the others find it built when they get the lock.
         with locked(place.with_name(f"{place.name}.lock"), WAIT_S):
             found = _opened(name, place)
             if found is None:
@@ -83,12 +85,15 @@ def _opened(name: str, place: Path) -> FrozenBase | None:
     """The base in a directory; None if there is none, or it is damaged."""
     try:
         base = FrozenBase(name, place)
+        # Files that are unchanged since they were verified, in the same boot: nothing is read
+        # again.
         state = state_of([place / TENSORS, place / MANIFEST])
         marker = place / _VERIFIED
         if marker.exists() and marker.read_bytes() == state:
             return base
     except (FileNotFoundError, ValueError):
         return None
+    # The first process after a reboot or a change reads all of it.
     if not all(map(base.is_intact, range(NUM_SLICES))):
         return None
     with suppress(OSError):  # the next process verifies again
@@ -99,11 +104,13 @@ def _opened(name: str, place: Path) -> FrozenBase | None:
 def _build(place: Path, name: str, build: Build) -> None:
     """Raises: JobError: It cannot be built. OSError: It cannot be written."""
     draft = place.with_name(f"{place.name}.tmp")
+    # A draft is of a process that was killed; a base that is here did not match its digests.
     for leftover in (draft, place):
         shutil.rmtree(leftover, ignore_errors=True)
     draft.mkdir()
     try:
         _build_in_child(draft, name, build)
+        # Complete from here on: a directory of this name is never a part of a base.
         draft.rename(place)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -118,6 +125,7 @@ def _build_in_child(draft: Path, name: str, build: Build) -> None:
     """
     reading, writing = os.pipe()
     parent = os.getpid()
+    # In a child, so that what building allocates is freed when it ends.
     pid = os.fork()
     if pid == 0:
         os.close(reading)
@@ -134,6 +142,7 @@ def _build_in_child(draft: Path, name: str, build: Build) -> None:
     if code == 0:
         return
     text = report.decode(errors="replace")
+    # The child's error is raised here as if this process had met it.
     if text.startswith("errno "):
         number = int(text.split()[1])
         raise OSError(number, os.strerror(number), str(draft))

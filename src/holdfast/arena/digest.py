@@ -24,10 +24,13 @@ def digest(tensors: Iterable[torch.Tensor]) -> int:
     hasher = hashlib.blake2b(digest_size=BITS // 8)
     for tensor in tensors:
         data = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        # A view as 64-bit words needs memory that is aligned to them.
         if data.data_ptr() % _WORD:
             data = data.clone()
+        # Whole rows are summed, which one pass over memory does; the rest is hashed as it is.
         whole = len(data) // (_WORD * COLUMNS) * (_WORD * COLUMNS)
         sums = data[:whole].view(torch.int64).view(-1, COLUMNS).sum(0)
+        # The length keeps apart tensors whose bytes only continue one another.
         hasher.update(len(data).to_bytes(_WORD))
         hasher.update(sums.cpu().numpy().data)
         hasher.update(data[whole:].cpu().numpy().data)

@@ -54,7 +54,7 @@ class FaultRequests:
         Args:
             fault: The kind of fault.
             step: Steps to commit first.
-            seconds: How long the fault lasts, if it lasts.
+            seconds: Duration of the fault, if it lasts.
         """
         first = _WORDS * fault
         number = self.acknowledged(fault)[0] + 1
@@ -68,11 +68,11 @@ class FaultRequests:
         self._line[_WORDS * fault + _NUMBER] = self.acknowledged(fault)[0]
 
     def is_pending(self, fault: InProcessFault) -> bool:
-        """Whether there is a request that the worker has not acknowledged."""
+        """True if there is a request that the worker has not acknowledged."""
         return self._line[_WORDS * fault + _NUMBER] > self.acknowledged(fault)[0]
 
     def is_due(self, fault: InProcessFault) -> bool:
-        """Whether there is one, and enough steps are committed."""
+        """True if there is one, and enough steps are committed."""
         committed = self._status[Word.COMMITTED]
         return self.is_pending(fault) and committed >= self._line[_WORDS * fault + _STEP]
 
@@ -83,9 +83,10 @@ class FaultRequests:
         """
         number = self.acknowledged(fault)[0] + 1
         step = self._status[Word.COMMITTED]
+        # One word, so that no reader pairs the count with the step of another request.
         self._status[Word.ACKNOWLEDGED + fault] = number << 32 | step
         return float_of(self._line[_WORDS * fault + _SECONDS])
 
     def acknowledged(self, fault: InProcessFault) -> tuple[int, int]:
-        """How many requests the worker has acknowledged, and after how many steps the last one."""
+        """Count of requests that the worker has acknowledged, and the step of the last one."""
         return divmod(self._status[Word.ACKNOWLEDGED + fault], 1 << 32)

@@ -41,13 +41,13 @@ class _Place(BaseModel):
     offset: int
 
 
-class Manifest(BaseModel):
-    """What a base consists of.
+class BaseManifest(BaseModel):
+    """Content of a base.
 
     Attributes:
-        tensors: Where each tensor is.
-        size_bytes: Of the file with the tensors.
-        sha256: Of that file.
+        tensors: Place of each tensor.
+        size_bytes: Size of the file with the tensors.
+        sha256: SHA-256 of that file.
         slices: The digest of each slice; see `arena.digest`.
     """
 
@@ -75,14 +75,14 @@ class FrozenBase:
     """A mapping of a base in this process.
 
     Args:
-        name: What the base is called.
-        folder: Where it is.
+        name: Name of the base.
+        folder: Directory of the base.
 
     Attributes:
-        name, folder: As above.
+        name, folder: The arguments.
         tensors: By name, in the order in which they were built; read-only.
         digest: SHA-256 over names, dtypes, shapes and bytes, hexadecimal.
-        size_bytes: Of the mapping.
+        size_bytes: Size of the mapping.
 
     Raises:
         OSError: It is missing.
@@ -90,7 +90,9 @@ class FrozenBase:
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._manifest = manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        self._manifest = manifest = BaseManifest.model_validate_json(
+            (folder / MANIFEST).read_bytes()
+        )
         self.name = name
         self.folder = folder
         self.digest = manifest.digest
@@ -103,11 +105,11 @@ class FrozenBase:
         self._start = self._flat.data_ptr()
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's memory is in the mapping."""
+        """True if a tensor's memory is in the mapping."""
         return self._start <= tensor.data_ptr() < self._start + self.size_bytes
 
     def is_intact(self, number: int) -> bool:
-        """Whether slice `number % NUM_SLICES` has its digest."""
+        """True if slice `number % NUM_SLICES` has its digest."""
         start, end = _slices(self.size_bytes)[number % NUM_SLICES]
         return digest([self._flat[start:end]]) == self._manifest.slices[number % NUM_SLICES]
 
@@ -131,14 +133,16 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
                 raise JobError(f"two tensors are called {name}; give each a name of its own")
             field = field_of(name, tensor)
             places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
+            # Padded with zeros to the alignment, so that the digest covers each byte of the file.
             content = _bytes_of(tensor).ljust(aligned(field.size_bytes), b"\0")
             file.write(content)
             hasher.update(content)
             end += len(content)
     if not end:
         raise JobError("there is no tensor; yield at least one")
+    # Slices are digested from the file itself, as every later process sees it.
     flat = _mapped(path)
-    manifest = Manifest(
+    manifest = BaseManifest(
         tensors=tuple(places.values()),
         size_bytes=end,
         sha256=hasher.hexdigest(),
@@ -162,6 +166,7 @@ def _mapped(path: Path) -> torch.Tensor:
 
 def _slices(size_bytes: int) -> list[tuple[int, int]]:
     """The start and end of each slice, bytes; later ones may be empty."""
+    # Slices of equal size, except for the last ones of a small base, which are empty.
     step = max(ALIGNMENT, aligned(-(-size_bytes // NUM_SLICES)))
     starts = [min(number * step, size_bytes) for number in range(NUM_SLICES)]
     return [(start, min(start + step, size_bytes)) for start in starts]

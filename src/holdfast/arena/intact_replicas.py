@@ -40,9 +40,11 @@ class IntactReplicas:
         Args:
             rank: The worker.
             step: Steps committed.
-            progress: What else is needed to continue from there; not kept if it is too long.
+            progress: Rest of the state, to continue from there; not kept if it is too long.
         """
         arena = self._arena
+        # The progress is whole before its word says so, and both are before the word of the
+        # replica: a worker that dies in between leaves a replica that does not count.
         length = len(progress)
         if 0 < length <= PROGRESS_BYTES - _PREFIX:
             text = length.to_bytes(_PREFIX) + progress
@@ -51,10 +53,11 @@ class IntactReplicas:
         arena[rank, Word.INTACT] = step + 1
 
     def is_intact(self, rank: int, step: int) -> bool:
-        """Whether the replica of `rank` is complete, and that of `step`."""
+        """True if the replica of `rank` is complete, and that of `step`."""
+        # A worker that died within a change has left a zero here.
         return self._arena[rank, Word.INTACT] == step + 1
 
     def progress(self, rank: int) -> bytes:
-        """The progress that belongs to the replica of `rank`; see `Arena.left_step`."""
+        """The progress that belongs to the replica of `rank`; see `Arena.intact_step`."""
         memory = self._progress[rank].numpy().data
         return bytes(memory[_PREFIX : _PREFIX + int.from_bytes(memory[:_PREFIX])])

@@ -65,7 +65,7 @@ class Layout:
             end += aligned(field.size_bytes)
         return cls(tuple(entries), end)
 
-    def runs(self) -> Iterator[tuple[str, int, int]]:
+    def dtype_ranges(self) -> Iterator[tuple[str, int, int]]:
         """The ranges of equal dtype, as `(dtype, start, end)` in bytes, padding included."""
         for dtype, group in itertools.groupby(self.entries, key=lambda entry: entry.dtype):
             members = list(group)

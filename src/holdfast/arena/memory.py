@@ -79,7 +79,7 @@ class Word(enum.IntEnum):
 
 @enum.unique
 class Phase(enum.IntEnum):
-    """What a worker is doing."""
+    """Activity of a worker."""
 
     STARTING = 0
     DATA = 1
@@ -126,6 +126,7 @@ class Arena:
                 f"shared memory between workers needs an x86-64 CPU, not {platform.machine()}"
             )
         fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
+        # All words are zero: no generation, nothing requested, no barrier reached.
         os.ftruncate(fd, _header_bytes(world_size))
         os.pwrite(fd, struct.pack("2q", _MAGIC, world_size), 0)
         return cls(fd)
@@ -151,6 +152,8 @@ class Arena:
         """The mailbox of `rank` at its barrier of that number. A worker has two, which it uses in
         turn, because a peer may still be reading the other one.
         """
+        # Mailboxes follow the line of the job, one line a worker, and one line of fault requests a
+        # worker.
         start = WORD * LINE * (2 * self.world_size + 1)
         start += MAILBOX_BYTES * (2 * rank + (barrier & 1))
         return self._bytes[start : start + MAILBOX_BYTES]
@@ -200,7 +203,7 @@ class Arena:
 
     @property
     def comparison_requested(self) -> bool:
-        """Whether the members of this process's generation must compare their replicas."""
+        """True if the members of this process's generation must compare their replicas."""
         return self._words[JobWord.COMPARE] == self.generation != 0
 
     def request_comparison(self, generation: int) -> None:
@@ -217,12 +220,14 @@ class Arena:
 
     def announce(self, generation: int) -> None:
         """End all generations before this one, and wake every worker that waits."""
+        # The word first, then the wakes: a worker that wakes must see that its generation is over.
         self._words[JobWord.GENERATION] = max(generation, self.newest_generation)
         for rank in range(self.world_size):
             futex.wake(self._address_of(rank))
 
     def check_abort(self) -> None:
         """Raises: Aborted: The generation of this process is over."""
+        # The word only rises, so an abort that was missed is seen at the next check.
         if self._words[JobWord.GENERATION] > self.generation:
             raise Aborted(f"generation {self.generation} is over")
 
@@ -231,6 +236,8 @@ class Arena:
         """Steps committed once the reduced gradient in the root slot is applied; 0 if there is
         none.
         """
+        # One worker that has passed the last barrier of the reduction is enough: the root slot is
+        # whole.
         return max(self[rank, Word.REDUCED_STEP] for rank in range(self.world_size))
 
     def clear_reduced_step(self) -> None:
@@ -240,10 +247,11 @@ class Arena:
         for rank in range(self.world_size):
             self[rank, Word.REDUCED_STEP] = 0
 
-    def left_step(self, rank: int) -> int | None:
+    def intact_step(self, rank: int) -> int | None:
         """The steps committed in what a lost worker of a rank has left, None if it was lost in an
         update; see `arena.intact_replicas`.
         """
+        # Equal words: the replica is whole, and the progress next to it belongs to the same step.
         intact = self[rank, Word.INTACT]
         return intact - 1 if intact and intact == self[rank, Word.LEFT_PROGRESS] else None
 
@@ -261,6 +269,8 @@ class Arena:
 
         The count of barriers starts above that of every older generation.
         """
+        # Counts of older generations are smaller, so no barrier of this one takes them for
+        # arrivals.
         self.generation = generation
         self[rank, Word.ARRIVALS] = generation << 32
 
@@ -269,6 +279,7 @@ class Arena:
         the count.
         """
         count = count or self[rank, Word.ARRIVALS] + 1
+        # By now all that the worker brings to this barrier is written; see `SharedMemoryGroup`.
         self[rank, Word.ARRIVALS] = count
         futex.wake(self._address_of(rank))
         return count
@@ -283,6 +294,7 @@ class Arena:
 
     def _address_of(self, rank: int) -> int:
         # The low half of the arrivals word: x86-64 is little-endian.
+        # A futex is 32 bits, and that half changes with every barrier.
         return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
 
     def map_sections(self, size_bytes: int) -> memoryview:
@@ -290,6 +302,8 @@ class Arena:
 
         Every worker passes the same size. The mapping begins on a huge page.
         """
+        # Workers call this in any order: the file only grows, and a page that was never written
+        # reads as zeros.
         start = self.sections_start
         os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
         return map_file(self.fd, size_bytes, start)
@@ -305,7 +319,7 @@ class Arena:
 
     @property
     def sections_start(self) -> int:
-        """Where the sections begin in the file, bytes."""
+        """Offset of the sections in the file, bytes."""
         return -(-_header_bytes(self.world_size) // HUGE_PAGE) * HUGE_PAGE
 
 

@@ -23,7 +23,7 @@ def name_of(parameter: str, key: str) -> str:
 
 
 def is_one(name: str) -> bool:
-    """Whether a tensor is laid out under a name that `name_of` gave."""
+    """True if a tensor is laid out under a name that `name_of` gave."""
     return name.startswith(_PREFIX)
 
 
@@ -57,6 +57,7 @@ def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, s
 
 
 def _fields_of(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Field]:
+    # `meta` allocates nothing. An optimizer that looks at values fails there, and steps over zeros.
     for device in ("meta", "cpu"):
         try:
             return _rehearse(optimizer, names, device)
@@ -83,6 +84,8 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
         # The fused and grouped kernels keep the same state but do not run on `meta`.
         plain = {key: False for key in _KERNEL_CHOICES if key in group}
         groups.append(group | plain | {"params": params})
+    # A copy without its constructor: the optimizer itself must not take a step before the first
+    # one.
     shadow = object.__new__(type(optimizer))
     before = _state_of(optimizer, stand_ins, names, device)
     shadow.__dict__ |= optimizer.__dict__ | {"state": before, "param_groups": groups}

@@ -32,7 +32,7 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
         fd: The file.
         size_bytes: The size of the range.
         offset: Its start in the file, a multiple of HUGE_PAGE.
-        private: Whether writes stay in this process; see `drop_private_pages`.
+        private: True if writes stay in this process; see `drop_private_pages`.
 
     Raises:
         OSError: It cannot be mapped.
@@ -40,6 +40,7 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
     # Python's mmap takes no address, so reserve a range of addresses and map the file over it.
     place = _reserve(size_bytes + HUGE_PAGE, _MAP_NORESERVE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(place))
+    # The file is mapped at a huge page's address, within the reserved range; the rest stays unused.
     shift = -address % HUGE_PAGE
     sharing = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
     access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -51,6 +52,7 @@ def map_file(fd: int, size_bytes: int, offset: int, *, private: bool = False) ->
 
 def populate(address: int, size_bytes: int) -> None:
     """Back a range of a mapped memory file with huge pages; its content stays."""
+    # Only whole huge pages within the range; the ends keep small pages.
     first = -(-address // HUGE_PAGE) * HUGE_PAGE
     end = (address + size_bytes) // HUGE_PAGE * HUGE_PAGE
     for place in range(first, end, HUGE_PAGE):

@@ -36,7 +36,7 @@ class Trained:
     """The objects whose tensors make up a replica.
 
     Attributes:
-        model: What is trained.
+        model: Model that is trained.
         optimizers: Hold parameters of `model`, each its own, and have taken no step.
         kept: Further modules that the user has registered, such as an average of the model.
         in_base: Names of parameters and buffers of the model that a base holds: they are no state.
@@ -53,6 +53,7 @@ class Trained:
         """The state dicts of the model (`""`) and of kept modules, by name: the replica's name of
         the tensor of each key. A tensor may have several keys.
         """
+        # By identity, not by key: tied weights have several keys and one place.
         own = {**self.model_parameters(), **self.model_buffers()}
         named = {id(tensor): MODEL + name for name, tensor in own.items()}
         kept = {**self.kept_parameters(), **self.kept_buffers()}
@@ -125,13 +126,13 @@ class Replica:
         trained: The objects whose tensors move into the flat memory.
         layout: From `replica_layout`.
         flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
-        empty: Whether to leave the memory as it is, because all of it will be written.
+        empty: True to leave the memory as it is, because all of it will be written.
 
     Attributes:
         flat: All of the state; padding is zero.
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
-        state_dicts, bases: See `Trained`.
+        state_dicts, bases: Values of `trained`.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Replica:
             for key, buffer in module._buffers.items()
             if id(buffer) in own
         ]
+        # From here on the optimizers and the model work on views of `flat`.
         with torch.no_grad():
             self._move_in(empty=empty)
 
@@ -167,14 +169,21 @@ class Replica:
         def home(name: str, tensor: torch.Tensor) -> torch.Tensor:
             return self._views[name] if empty else self._views[name].copy_(tensor)
 
+        # Through `.data`: user code and optimizers hold these very parameters, so they stay the
+        # same objects.
         for name, moved in self._moved.items():
             moved.data = home(name, moved.data)
+        # Only their values move in. The model keeps computing with tensors of its own; see
+        # `Buffers`.
         for name, own in self.model_buffers.items():
             home(MODEL + name, own)
+        # Buffers of kept modules change between two steps only, so they are bound like parameters.
         for module, key, name in self._kept_places:
             buffer = module._buffers[key]
             assert buffer is not None
             module._buffers[key] = home(name, buffer)
+        # State that optimizers create when they are built; the rest is created in their first step,
+        # and bound by `capture_optimizers`.
         for parameter, state in self._states():
             for key, value in state.items():
                 if value is not None:
@@ -189,6 +198,7 @@ class Replica:
         different bits from call to call where parameters are bfloat16 or float16 (seen in 2.13). On
         one thread they do not.
         """
+        # A step that trains one of several models leaves the optimizers of the others alone.
         due = [each for each in self.optimizers if len(self.optimizers) == 1 or _has_gradient(each)]
         threads = torch.get_num_threads()
         for optimizer in due:
@@ -208,6 +218,8 @@ class Replica:
         """
         for name, parameter in self._moved.items():
             home = self._views[name]
+            # User code has assigned to `.data`, or moved the module: the values count, the memory
+            # does not.
             if parameter.data_ptr() != home.data_ptr():
                 parameter.data = home.copy_(_of_shape(name, parameter.data, home))
         for module, key, name in self._kept_places:
@@ -226,6 +238,7 @@ class Replica:
             for key, value in state.items():
                 name = optimizer_state.name_of(self._names[parameter], key)
                 home = self._views.get(name)
+                # In place already, or a value that this optimizer does not use for the parameter.
                 if value is home or value is None:
                     continue
                 if home is None or not isinstance(value, torch.Tensor) or value.shape != home.shape:
@@ -247,7 +260,7 @@ class Replica:
             module._buffers[key] = self._views[name].clone()
 
     def writes(self) -> dict[str, tuple[int, int]]:
-        """How often each tensor was written to, and its address, by name; without buffers.
+        """Count of writes to each tensor, and its address, by name; without buffers.
 
         Writes are counted by autograd, which does not see those through `.data`.
         """
@@ -286,6 +299,7 @@ class Replica:
             keys = [
                 key for key in self._views if key.startswith(prefix) and key not in uninitialized
             ]
+            # All of it is replaced: keys that the other replica does not have must not survive.
             optimizer.state.pop(parameter, None)
             if keys:
                 optimizer.state[parameter] = {
@@ -338,8 +352,10 @@ class Replica:
             hasher.update(f"base {name}\0{base}\0".encode())
         entries = (entry for entry in self.layout.entries if entry.name.startswith(MODEL))
         flat = self.flat.cpu()
+        # By name and not by offset, so that the digest does not depend on the layout.
         for entry in sorted(entries, key=lambda entry: entry.name):
             name = entry.name.removeprefix(MODEL)
+            # With dtype and shape, so that equal bytes of different tensors give different digests.
             hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
             hasher.update(flat[entry.offset : entry.end].numpy().data)
         return hasher.hexdigest()
@@ -356,11 +372,11 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
 
 
 def _has_gradient(optimizer: Optimizer) -> bool:
-    """Whether the step's gradient has a part for some parameter of an optimizer."""
+    """True if the step's gradient has a part for some parameter of an optimizer."""
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:
-    """Whether a parameter group is updated by a fused kernel in 16 bits."""
+    """True if a parameter group is updated by a fused kernel in 16 bits."""
     halves = (torch.bfloat16, torch.float16)
     return bool(group.get("fused")) and any(each.dtype in halves for each in group["params"])

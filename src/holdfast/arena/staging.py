@@ -28,7 +28,7 @@ class Staging:
     Args:
         arena: Says which of them are free.
         buffers: uint8[number, size], shared; each row begins on a page.
-        offset: Where `buffers` begins in the arena's file, bytes.
+        offset: Offset of `buffers` in the arena's file, bytes.
     """
 
     def __init__(self, arena: Arena, buffers: torch.Tensor, offset: int) -> None:
@@ -39,16 +39,18 @@ class Staging:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the buffers begin in the arena's file, and their size, bytes."""
+        """Offset of the buffers in the arena's file, and their size, bytes."""
         return self._offset, self._buffers.nbytes
 
     def is_free(self, number: int) -> bool:
-        """Whether the buffer of checkpoint `number` of this generation can be written to."""
+        """True if the buffer of checkpoint `number` of this generation can be written to."""
+        # None while a checkpoint of an older generation is being written: it may be in any buffer,
+        # so none is free.
         released = self._arena.released
         return released is not None and number <= released + len(self._buffers)
 
     def offset(self, number: int) -> int:
-        """Where the buffer of checkpoint `number` begins in the arena's file, bytes."""
+        """Offset of the buffer of checkpoint `number` in the arena's file, bytes."""
         return self._offset + number % len(self._buffers) * self._buffers.shape[1]
 
     def copy(self, number: int, state: torch.Tensor, start: int, end: int) -> None:
@@ -56,6 +58,7 @@ class Staging:
         checkpoint `number`. A GPU copies them while it computes: call `finish_copy` before the
         replica changes.
         """
+        # `is_free` was true, so no process reads this buffer; each worker writes its own range.
         target = self._buffers[number % len(self._buffers), start:end]
         if state.device.type == "cpu":
             copy_past_cache(target, state[start:end])
@@ -63,6 +66,8 @@ class Staging:
         if self._stream is None:
             lock_pages(self._buffers)
             self._stream = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
+        # The copy begins once the update that was queued before it is done, and runs next to the
+        # next step.
         self._stream.wait_stream(torch.cuda.current_stream(state.device))
         with torch.cuda.stream(self._stream):
             target.copy_(state[start:end], non_blocking=True)

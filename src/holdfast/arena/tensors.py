@@ -52,7 +52,7 @@ def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
 
 
 def pack_by_dtype(fields: Iterable[Field]) -> Layout:
-    """A layout in which fields of one dtype are neighbours, so that runs are long."""
+    """A layout in which fields of one dtype are neighbours, so that these ranges are long."""
     return Layout.pack(sorted(fields, key=lambda field: field.dtype))
 
 
@@ -62,6 +62,7 @@ def write_names(memory: torch.Tensor, names: Sequence[str]) -> None:
     Raises:
         JobError: They are too long.
     """
+    # Padded with zeros, so that equal names are equal bytes, which `check_names` compares.
     text = json.dumps(names).encode()
     if len(text) > len(memory):
         raise JobError(f"the names {', '.join(names)} are too long; shorten them")

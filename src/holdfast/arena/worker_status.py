@@ -69,7 +69,7 @@ class WorkerStatus:
         return self.enter(Phase.WAIT_REDUCE if is_reducing else Phase.WAIT)
 
     def times(self) -> dict[Phase, float]:
-        """How long the worker has been in each phase up to its last change, seconds."""
+        """Time of the worker in each phase up to its last change, seconds."""
         return {phase: self[Word.PHASE_TIMES + phase] / 1e9 for phase in Phase}
 
     @property

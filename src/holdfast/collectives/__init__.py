@@ -1,1 +1,1 @@
-"""How the gradients of all shards become one."""
+"""Collectives: the gradients of all shards become one."""

@@ -11,7 +11,7 @@ from holdfast.collectives.group import BarrierTag
 
 @enum.unique
 class ReduceTag(BarrierTag):
-    """What a barrier of the reducer is for."""
+    """Purpose of a barrier of the reducer."""
 
     TABLES = 1, "exchanging tables of partial sums for step {next}"
     PARTIALS = 2, "summing the gradient of step {next}"
@@ -22,7 +22,7 @@ class ReduceTag(BarrierTag):
 
 @enum.unique
 class WorkerTag(BarrierTag):
-    """What any other barrier of a worker is for."""
+    """Purpose of any other barrier of a worker."""
 
     ATTACH = 16, "attaching the model"
     RESTORE = 17, "restoring a checkpoint"
@@ -44,5 +44,5 @@ _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTa
 
 
 def describe(tag: int, step: int) -> str:
-    """What a worker does that waits at a barrier, after "rank 2 is"."""
+    """Activity of a worker that waits at a barrier, after "rank 2 is"."""
     return _TAGS[tag].doing.format(step=step, next=step + 1)

@@ -62,14 +62,14 @@ class Peers:
 
 
 class Listener:
-    """Where a worker accepts connections, and from where it makes them.
+    """Socket at which a worker accepts connections, and maker of its own.
 
     Args:
-        address: Of the interface to listen on.
-        credentials: What it shows to others; None on a trusted network.
+        address: Address of the interface to listen on.
+        credentials: Certificate that it shows to others; None on a trusted network.
 
     Attributes:
-        address: Where it listens, with the port.
+        address: Address at which it listens, with the port.
     """
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
@@ -88,6 +88,8 @@ class Listener:
         """
         making = _Making(self, peers)
         try:
+            # One round: connect where it is due, wait a moment, and go ahead wherever a socket is
+            # ready.
             while missing := making.missing:
                 making.begin_due()
                 poll = select.poll()
@@ -136,14 +138,14 @@ class Handshake:
     Args:
         plain: The connection.
         peers: The generation.
-        context: Of TLS; None for a plain connection.
-        place: What it connects to; None if it was accepted.
+        context: Context of TLS; None for a plain connection.
+        place: Place that it connects to; None if it was accepted.
 
     Attributes:
         socket: The connection, encrypted once that has begun.
-        place: Where the other end is; None until an accepted one has proved it.
-        events: What the socket must be ready for to go ahead.
-        late_at: When it has taken too long, monotonic seconds.
+        place: Place of the other end; None until an accepted one has proved it.
+        events: Events that the socket must be ready for to go ahead.
+        late_at: End of its time, monotonic seconds.
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class Handshake:
     def _introduce(self, context: ssl.SSLContext | None, place: Place) -> Steps:
         """The connecting end."""
         yield select.POLLOUT
+        # First the certificates, so that nothing of the generation is said to strangers.
         yield from self._encrypt(context, accepts=False)
         peers = self._peers
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -186,6 +189,7 @@ class Handshake:
         yield from self._send(hello)
         answer = yield from self._receive(_NONCE_BYTES + _MAC_BYTES)
         both = hello + answer[:_NONCE_BYTES]
+        # The other end knows the key, and has answered to this nonce: its proof is of now.
         self._verify(answer[_NONCE_BYTES:], b"accept", both)
         yield from self._send(self._mac(b"connect", both))
         return place
@@ -196,9 +200,12 @@ class Handshake:
         yield from self._encrypt(context, accepts=True)
         hello = yield from self._receive(_HELLO.size)
         magic, generation, host, lane, _ = _HELLO.unpack(hello)
+        # A worker that has not noticed yet that its generation is over.
         if (magic, generation) != (_MAGIC, self._peers.generation):
             raise ConnectionLost("a connection of another generation")
         both = hello + secrets.token_bytes(_NONCE_BYTES)
+        # Each end's proof covers both nonces and its own role, so that none can be sent back or
+        # again.
         yield from self._send(both[_HELLO.size :] + self._mac(b"accept", both))
         self._verify((yield from self._receive(_MAC_BYTES)), b"connect", both)
         return host, lane
@@ -256,6 +263,7 @@ class _Making:
     def __init__(self, listener: Listener, peers: Peers) -> None:
         self._listener = listener
         self._peers = peers
+        # Of each pair of hosts the later one connects, so that there is one connection.
         self._due = {place: 0.0 for place in peers.addresses if place[0] < peers.host}
         self.handshakes: list[Handshake] = []
         self.made: dict[Place, socket.socket] = {}
@@ -278,6 +286,7 @@ class _Making:
     def accept(self) -> None:
         """Begin a handshake with the next that has connected."""
         accepted = [each for each in self.handshakes if each.is_accepted]
+        # Strangers cannot use up descriptors: the oldest handshake makes way.
         if len(accepted) >= MAX_ACCEPTED:
             self._end(accepted[0])
         with suppress(OSError):
@@ -299,6 +308,7 @@ class _Making:
 
     def _complete(self, handshake: Handshake) -> None:
         place = handshake.place
+        # A second connection for a place, or one for a lane that this worker does not serve.
         if place is None or place not in self.missing or place not in self._peers.addresses:
             self._end(handshake)
             return

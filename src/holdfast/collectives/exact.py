@@ -15,8 +15,8 @@ changes, so the partial sums are still there if a worker is lost before the comm
 On several hosts, each host first learns which sums the others pass on, and the owner of a block
 receives them; see `exchange`. Then every host has the whole result in a root slot of its own.
 
-Only one worker reads a given block. So where a worker holds a single partial sum, it need not copy
-its own blocks of the gradient to the slot: it lends the gradient to its reducer for the step.
+A worker that holds a single partial sum need not copy its own blocks of the gradient to the slot;
+see `lending`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from holdfast.arena.tensors import copy_past_cache, read_names
 from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
 from holdfast.collectives.group import Group
-from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.lending import Lending
+from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import Reduced, ReductionMemory
 from holdfast.collectives.slot import (
     BLOCK,
@@ -62,9 +63,13 @@ class TreeReducer:
 
     Args:
         group: The workers.
-        memory: What they share.
+        memory: Memory that they share.
         num_leaves: Leaves of the tree.
-        on_all_here: Called in each reduction once the partial sums of all workers are complete.
+        on_partials_complete: Called in each reduction once the partial sums of all workers are
+            complete.
+
+    Attributes:
+        lending: The gradients that this worker lends to its reducer.
     """
 
     def __init__(
@@ -72,9 +77,9 @@ class TreeReducer:
         group: Group,
         memory: ReductionMemory,
         num_leaves: int,
-        on_all_here: Callable[[], object] = lambda: None,
+        on_partials_complete: Callable[[], object] = lambda: None,
     ) -> None:
-        self._on_all_here = on_all_here
+        self._on_partials_complete = on_partials_complete
         self._group = group
         self._layout = memory.layout
         self._num_leaves = num_leaves
@@ -84,29 +89,27 @@ class TreeReducer:
         self._norms = memory.norms
         self._times = memory.times
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
-        self._lent: dict[int, torch.Tensor] = {}
+        self.lending = Lending(memory.layout)
         self._reduced: Reduced | None = None
-        self._own: Sequence[int] = ()
+        self._own_blocks: Sequence[int] = ()
         self._cells: list[list[range]] = []
         self._remote: dict[tuple[int, int], Summary] = {}
         self._received: Mapping[tuple[int, int], torch.Tensor] = {}
         self.assign_blocks()
 
     def assign_blocks(self) -> None:
-        """Assign the blocks to the current members.
-
-        Gradients that were lent before stay lent; see `write_lent`.
-        """
+        """Assign the blocks to the current members."""
         network = self._group.network
-        self._own = self._share()
+        self._own_blocks = self._share()
+        # On several hosts a block belongs to one of them, and there to the worker of its lane.
         if network is not None:
             sizes = [block.nbytes for block in self._root.blocks]
             hosts = network.hosts
             self._cells = cells(sizes, len(hosts.ranks), hosts.num_lanes)
-            self._own = sorted(
+            self._own_blocks = sorted(
                 index for host in self._cells for lane in network.lanes for index in host[lane]
             )
-        self._own_blocks = [self._blocks_within(*span) for span in self._layout.gradient_spans]
+        self.lending.assign_blocks(self._own_blocks)
 
     def _share(self) -> range:
         """This worker's share of the blocks among the workers of its host."""
@@ -114,12 +117,6 @@ class TreeReducer:
         local = self._group.local
         place = local.index(self._group.rank)
         return range(count * place // len(local), count * (place + 1) // len(local))
-
-    def write_lent(self, slot: Slot) -> None:
-        """Write lent gradients to their slot, where other workers can read them."""
-        for index, gradient in self._lent.items():
-            copy_past_cache(slot.blocks[index], gradient)
-        self._lent.clear()
 
     def publish(self, table: Sequence[int]) -> None:
         """Show the others the slots of this worker's partial sums, by node."""
@@ -140,42 +137,15 @@ class TreeReducer:
         rows = self._tables.tolist()
         return {rank: rows[rank] for rank in self._group.members}
 
-    def lend(self, parameter: int, gradient: torch.Tensor) -> list[slice]:
-        """Read this worker's blocks of a parameter from `gradient` instead of the slot.
-
-        Only for a worker that holds a single partial sum.
-
-        Args:
-            parameter: The parameter's index.
-            gradient: Flat; must not change until `end_lending`.
-
-        Returns:
-            The elements that must be written to the slot still: all if `gradient` is not aligned
-            like a slot, because kernels may round by alignment.
-        """
-        written = 0
-        rest = []
-        _, origin, _ = self._layout.gradient_spans[parameter]
-        for index in () if gradient.data_ptr() % ALIGNMENT else self._own_blocks[parameter]:
-            _, start, end = self._layout.blocks[index]
-            self._lent[index] = gradient[start - origin : end - origin]
-            rest.append(slice(written, start - origin))
-            written = end - origin
-        return [each for each in (*rest, slice(written, len(gradient))) if each.start < each.stop]
-
-    def end_lending(self) -> None:
-        """Forget the lent gradients: the step is over."""
-        self._lent.clear()
-
     def reduce(
-        self, table: Sequence[int], step: int, value: int, digest: int, times: StepTimes
+        self, table: Sequence[int], step: int, vote: int, digest: int, times: StepTimes
     ) -> Reduced:
         """Add the partial sums of all workers; the root slot takes the mean gradient.
 
         Args:
             table: The slot of each node, on this worker.
             step: Steps committed before this one.
-            value, digest, times: What this worker brings for the others.
+            vote, digest, times: Vote, replica digest and times of this worker, for the others.
 
         Raises:
             Aborted: The generation is over.
@@ -185,39 +155,48 @@ class TreeReducer:
         self.publish(table)
         self._times[self._group.rank] = torch.tensor(times)
         if self._group.network is not None:
-            return self._reduce_over(self._group.network, step, value, digest)
-        values = self._group.barrier(ReduceTag.PARTIALS, step, value)
-        self._on_all_here()
-        term = self._take_term(self.published(), step, values, self._local_times())
-        for index in self._own:
+            return self._reduce_over(self._group.network, step, vote, digest)
+        votes = self._group.barrier(ReduceTag.PARTIALS, step, vote)
+        # All workers have written their rows; from here on slots are read-only, until the commit.
+        self._on_partials_complete()
+        term = self._begin_result(self.published(), step, votes, self._local_times())
+        # No two workers write to the same block, so they need no lock.
+        for index in self._own_blocks:
             self._norms[index] = self._reduce_block(index, term)
         digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
-        return replace(self.reduced(), digests=digests)
+        # All blocks are in the root slot, and all squares in the table: every worker computes the
+        # same norm from them.
+        return replace(self.reduced(), replica_digests=digests)
 
-    def _reduce_over(self, network: Network, step: int, value: int, digest: int) -> Reduced:
-        """As `reduce`, with workers on several hosts."""
+    def _reduce_over(self, network: Network, step: int, vote: int, digest: int) -> Reduced:
+        """Reduce with workers on several hosts."""
         group = self._group
         local = {}
+        # Evaluated in this order: after the first barrier the rows of this host are written.
         own = Contribution(
-            values=group.local_barrier(ReduceTag.PARTIALS, step, value),
-            digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
-            times=self._local_times(),
+            votes=group.local_barrier(ReduceTag.PARTIALS, step, vote),
+            replica_digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
+            step_times=self._local_times(),
         )
         tables = {rank: self._tables[rank].tolist() for rank in group.local}
+        # The highest nodes that this host has whole: fewer sums to send, and still those of the
+        # tree.
         for node in tree.frontier(tables.values(), self._num_leaves):
             term = local[node] = tree.reduction(tables, self._num_leaves, node)
             own.sums[node] = None if term is None else self._summary(term)
         found: list[tree.Term] = []
         digests: tuple[int, ...] = ()
 
-        def on_heads(heads: Mapping[int, Contribution]) -> None:
+        def on_contributions(others: Mapping[int, Contribution]) -> None:
             nonlocal digests
-            self._on_all_here()
-            everyone = {network.host: own, **heads}
-            values = by_rank(network.hosts, {h: each.values for h, each in everyone.items()})
-            digests = by_rank(network.hosts, {h: each.digests for h, each in everyone.items()})
-            times = by_rank(network.hosts, {h: each.times for h, each in everyone.items()})
-            found.append(self._take_term(self._with_remote(tables, heads), step, values, times))
+            self._on_partials_complete()
+            everyone = {network.host: own, **others}
+            votes = by_rank(network.hosts, {h: each.votes for h, each in everyone.items()})
+            digests = by_rank(
+                network.hosts, {h: each.replica_digests for h, each in everyone.items()}
+            )
+            times = by_rank(network.hosts, {h: each.step_times for h, each in everyone.items()})
+            found.append(self._begin_result(self._with_remote(tables, others), step, votes, times))
 
         def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
             self._received = parts
@@ -230,13 +209,14 @@ class TreeReducer:
             reduce=reduce_block,
             squares=self._norms,
         )
-        exchange = HostExchange(network, self._cells, blocks, own, on_heads)
+        exchange = HostExchange(network, self._cells, blocks, own, on_contributions)
         exchange.run(ReduceTag.PARTIALS.doing.format(step=step, next=step + 1))
+        # This worker has the blocks of its lanes; after the barrier its host has those of all.
         group.local_barrier(ReduceTag.REDUCED, step)
-        return replace(self.reduced(), digests=digests)
+        return replace(self.reduced(), replica_digests=digests)
 
     def _with_remote(
-        self, tables: Mapping[int, Sequence[int]], heads: Mapping[int, Contribution]
+        self, tables: Mapping[int, Sequence[int]], others: Mapping[int, Contribution]
     ) -> dict[int, Sequence[int]]:
         """The tables of this host's workers, and one for each other host, under its first rank:
         there, a node's slot is the node.
@@ -245,10 +225,10 @@ class TreeReducer:
         network = self._group.network
         everyone = dict(tables)
         assert network is not None
-        for host, head in heads.items():
+        for host, contribution in others.items():
             rank = network.hosts.ranks[host][0]
             row = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
-            for node, summary in head.sums.items():
+            for node, summary in contribution.sums.items():
                 row[node] = tree.EMPTY if summary is None else node
                 if summary is not None:
                     self._remote[rank, node] = summary
@@ -256,18 +236,19 @@ class TreeReducer:
         return everyone
 
     def _local_times(self) -> tuple[StepTimes, ...]:
-        """What the workers of this host have measured, once they have passed `PARTIALS`."""
+        """Times that the workers of this host have measured, once they have passed `PARTIALS`."""
         rows = self._times.tolist()
         return tuple(StepTimes(*rows[rank]) for rank in self._group.local)
 
-    def _take_term(
+    def _begin_result(
         self,
         tables: Mapping[int, Sequence[int]],
         step: int,
-        values: tuple[int, ...],
+        votes: tuple[int, ...],
         times: tuple[StepTimes, ...],
     ) -> tree.Term:
-        """How all partial sums combine, whose small parts become the result of the step."""
+        """Term of all partial sums, whose small parts become the result of the step."""
+        # Before the tables are read: with two plans, some shard was computed by no worker.
         if len({each.plan for each in times}) > 1:
             raise PlansDiffer
         term = tree.reduction(tables, self._num_leaves)
@@ -276,7 +257,8 @@ class TreeReducer:
                 f"no shard of step {step + 1} called session.backward(loss), so there is no "
                 "gradient; call it once for every shard that the loop yields"
             )
-        stats, used, first = self._small(term)
+        # Weights, losses and flags are added along the same tree, by each worker for itself.
+        stats, used, first = self._stats_of(term)
         weight = float(stats[WEIGHT])
         if not (math.isfinite(weight) and weight > 0):
             raise JobError(
@@ -291,14 +273,14 @@ class TreeReducer:
             used=used,
             kept=[tensor.clone() for tensor in first.kept],
             norm=math.nan,
-            values=values,
-            digests=(),
-            times=times,
+            votes=votes,
+            replica_digests=(),
+            step_times=times,
         )
         return term
 
     def _summary(self, term: tree.Term) -> Summary:
-        stats, used, first = self._small(term)
+        stats, used, first = self._stats_of(term)
         return Summary(stats=stats, used=used, names=first.names, kept=first.kept)
 
     def reduced(self) -> Reduced:
@@ -314,19 +296,20 @@ class TreeReducer:
         Raises:
             Aborted: The generation is over.
         """
+        # By the host's share and not by `_own_blocks`: every host has the whole root slot.
         for index in self._share():
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
         self._group.local_barrier(ReduceTag.CLIP, step)
 
-    def _small(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot | Summary]:
+    def _stats_of(self, term: tree.Term) -> tuple[torch.Tensor, torch.Tensor, Slot | Summary]:
         """The statistics and flags of a term, and its leftmost slot."""
         if isinstance(term, tree.Partial):
             remote = self._remote.get((term.rank, term.slot))
             slot = remote or self._partial_sum(term.rank, term.slot)
             return slot.stats.clone(), slot.used.clone(), slot
-        stats, used, first = self._small(term.left)
-        right_stats, right_used, other = self._small(term.right)
+        stats, used, first = self._stats_of(term.left)
+        right_stats, right_used, other = self._stats_of(term.right)
         check_names(first, other)
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
@@ -337,6 +320,7 @@ class TreeReducer:
         weight = self._reduced.weight
         scratch = self._scratch_of(out.dtype, 0)[: len(out)]
         total = self._sum(term, index, scratch, 1)
+        # Where weights add up to 1, but for rounding, the sum is the mean.
         if not math.isclose(weight, 1, rel_tol=1e-12):
             total = torch.mul(total, 1 / weight, out=scratch)
         copy_past_cache(out, total)
@@ -351,31 +335,25 @@ class TreeReducer:
     def _sum(self, term: tree.Term, index: int, scratch: torch.Tensor, depth: int) -> torch.Tensor:
         """The elements of one block of a term: in place for a partial sum, else in `scratch`."""
         if isinstance(term, tree.Partial):
-            lent = self._lent.get(index) if term.rank == self._group.rank else None
+            # A worker that lends has one partial sum only, so the block is of this term.
+            lent = self.lending.block(index) if term.rank == self._group.rank else None
             if lent is not None:
                 return lent
             if (term.rank, term.slot) in self._remote:
                 return self._received[self._host_of(term.rank), term.slot]
             return self._partial_sum(term.rank, term.slot).blocks[index]
+        # The left sum may be in `scratch`, so the right one gets memory of its own, one a level.
         left = self._sum(term.left, index, scratch, depth)
         for_right = self._scratch_of(scratch.dtype, depth)[: len(scratch)]
         right = self._sum(term.right, index, for_right, depth + 1)
         return torch.add(left, right, out=scratch)
-
-    def _blocks_within(self, run: int, start: int, end: int) -> list[int]:
-        """This worker's blocks that are whole between two elements of a run."""
-        return [
-            index
-            for index in self._own
-            for block_run, block_start, block_end in [self._layout.blocks[index]]
-            if run == block_run and start <= block_start and block_end <= end
-        ]
 
     def _host_of(self, rank: int) -> int:
         assert self._group.network is not None
         return self._group.network.hosts.host_of(rank)
 
     def _scratch_of(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
+        # Kept from step to step: a reduction allocates nothing.
         key = (dtype, depth)
         if key not in self._scratch:
             self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
@@ -383,8 +361,8 @@ class TreeReducer:
         return self._scratch[key]
 
 
-def by_rank(hosts: Hosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
-    """What the workers of each host bring, in the order of ranks."""
+def by_rank(hosts: GroupHosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
+    """Values of the workers of all hosts, in the order of ranks."""
     found = {
         rank: value
         for host, own in values.items()

@@ -1,12 +1,12 @@
 """Exchange: how the hosts of a generation add their partial sums, block by block.
 
-    send    head ─▶ the blocks of the other host's cell, one for each partial sum ─▶ reduced blocks
-    receive head ─▶ the blocks of the own cell ─▶ (add, divide, write to the root) ─▶ reduced blocks
+    send     contribution ─▶ blocks of the other's cell, one a partial sum ─▶ reduced blocks
+    receive  contribution ─▶ blocks of the own cell ─▶ (add, divide, write) ─▶ reduced blocks
 
 A host passes on the sums at the frontier of what its workers have computed: the highest nodes of
 the tree that it has whole. The owner of a block adds them where the tree does, so the same pairs
-are added as on one host. A head says which nodes follow, and carries all that is small: weights,
-losses, flags, and what each worker brings for the others. All lengths follow from it.
+are added as on one host. A contribution says which nodes follow, and carries all that is small:
+weights, losses, flags, and what each worker brings for the others. All lengths follow from it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.errors import ProtocolError
 
 AHEAD: Final = 4
 """How many blocks of one host may wait until those of the others have come."""
-MAX_HEAD_BYTES: Final = 1 << 20
-"""The most that what precedes the tensors of a head may take: some bytes for each node."""
+MAX_CONTRIBUTION_BYTES: Final = 1 << 20
+"""Limit of what precedes the tensors of a contribution: some bytes for each node."""
 _LENGTH: Final = struct.Struct("=Q")
 _SQUARE: Final = struct.Struct("=d")
 
@@ -67,16 +67,16 @@ class Summary:
 
 @dataclass(slots=True, kw_only=True)
 class Contribution:
-    """What a host contributes to a step, apart from blocks.
+    """Contribution of a host to a step, apart from blocks.
 
     Attributes:
-        values, digests, times: What each of its workers brings, in the order of ranks.
+        votes, replica_digests, step_times: Values of its workers, in rank order; see `Reduced`.
         sums: Each node that it has whole; None for one that weighs nothing.
     """
 
-    values: tuple[int, ...] = ()
-    digests: tuple[int, ...] = ()
-    times: tuple[StepTimes, ...] = ()
+    votes: tuple[int, ...] = ()
+    replica_digests: tuple[int, ...] = ()
+    step_times: tuple[StepTimes, ...] = ()
     sums: dict[int, Summary | None] = field(default_factory=dict)
 
     @property
@@ -85,27 +85,34 @@ class Contribution:
         return [node for node, summary in self.sums.items() if summary is not None]
 
     def send(self) -> Iterator[memoryview]:
-        """The head, in buffers."""
+        """This contribution, in buffers."""
         nodes = {node: summary is not None for node, summary in self.sums.items()}
-        text = json.dumps([self.values, self.digests, self.times, list(nodes.items())]).encode()
+        # JSON first, after its length. From its nodes the receiver knows which tensors follow, and
+        # their sizes from the layout, which all hosts share.
+        small = [self.votes, self.replica_digests, self.step_times, list(nodes.items())]
+        text = json.dumps(small).encode()
         yield memoryview(_LENGTH.pack(len(text)) + text)
         for summary in self.sums.values():
             if summary is not None:
                 yield from map(bytes_of, summary.parts())
 
     def receive(self, layout: SlotLayout) -> Iterator[memoryview]:
-        """Buffers to receive a head into, which fill this contribution."""
+        """Buffers to receive a contribution into, which fill this one."""
         length = bytearray(_LENGTH.size)
         yield memoryview(length)
         size = _LENGTH.unpack(length)[0]
-        if size > MAX_HEAD_BYTES:
-            raise ProtocolError(f"a head of {size:,} bytes; the hosts run different versions")
+        if size > MAX_CONTRIBUTION_BYTES:
+            raise ProtocolError(
+                f"a contribution of {size:,} bytes; the hosts run different versions"
+            )
         text = bytearray(size)
         yield memoryview(text)
-        values, digests, times, nodes = json.loads(text)
-        self.values = tuple(values)
-        self.digests = tuple(digests)
-        self.times = tuple(StepTimes(*each) for each in times)
+        votes, digests, times, nodes = json.loads(text)
+        self.votes = tuple(votes)
+        self.replica_digests = tuple(digests)
+        self.step_times = tuple(StepTimes(*each) for each in times)
+        # The tensors are received straight into these summaries, in the order in which they were
+        # sent.
         for node, has_weight in nodes:
             self.sums[node] = Summary.empty(layout) if has_weight else None
         for summary in self.sums.values():
@@ -115,10 +122,10 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Where an exchange reads and writes blocks of the gradient; see `exact.TreeReducer`.
+    """Access of an exchange to the blocks of the gradient; see `exact.TreeReducer`.
 
     Attributes:
-        layout: Of all slots.
+        layout: Layout of all slots.
         root: The flat blocks of the root slot.
         local_sum: Gives one block of a node that this host has whole.
         reduce: Called with a block of the own cell and the other hosts' blocks of it, by host and
@@ -139,9 +146,9 @@ class HostExchange:
     Args:
         network: The connections.
         cells: The blocks of each host and lane.
-        blocks: Where they are.
-        own: What this host contributes.
-        on_heads: Called once the contributions of all other hosts, by host, have come.
+        blocks: Access to them.
+        own: Contribution of this host.
+        on_contributions: Called once the contributions of all other hosts, by host, have come.
     """
 
     def __init__(
@@ -150,14 +157,14 @@ class HostExchange:
         cells: Sequence[Sequence[range]],
         blocks: Blocks,
         own: Contribution,
-        on_heads: Callable[[Mapping[int, Contribution]], None],
+        on_contributions: Callable[[Mapping[int, Contribution]], None],
     ) -> None:
         self._network = network
         self._cells = cells
         self._blocks = blocks
         self._own = own
-        self._on_heads = on_heads
-        self._heads: dict[Place, Contribution] = {}
+        self._on_contributions = on_contributions
+        self._contributions: dict[Place, Contribution] = {}
         self._received: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
         self._reduced = dict.fromkeys(network.lanes, 0)  # blocks of the own cell, by lane
 
@@ -165,26 +172,34 @@ class HostExchange:
         """Exchange all blocks of this worker's lanes.
 
         Args:
-            what: What the worker is doing, for errors.
+            what: Activity of the worker, for errors.
 
         Raises:
             Aborted: The generation is over.
         """
+        # One flow each way for each lane of each other host. All of them take turns in this thread,
+        # so every method below that changes state runs without a lock.
         places = [(host, lane) for host in self._network.others for lane in self._network.lanes]
         flows = {place: (self._send(place), self._receive(place)) for place in places}
         self._network.waits = dict.fromkeys(self._network.others, 0)
         self._network.transfer(flows, what)
 
     @property
-    def _has_heads(self) -> bool:
-        return len(self._heads) == len(self._network.others) * len(self._network.lanes)
+    def _has_contributions(self) -> bool:
+        return len(self._contributions) == len(self._network.others) * len(self._network.lanes)
 
     def _send(self, place: Place) -> Buffers:
         host, lane = place
+        # All workers of a host send the same one, each on its own lanes: no worker depends on
+        # another one of its host to learn what comes.
         yield from self._own.send()
+        # The cell that the other host owns: one block for each node of this host's frontier. They
+        # are not added here, because no two of them are siblings.
         for index in self._cells[host][lane]:
             for node in self._own.nodes:
                 yield bytes_of(self._blocks.local_sum(node, index))
+        # The way back: blocks of the own cell, each as soon as it is reduced. `yield None` lets the
+        # other flows move on, which bring what the reduction still lacks.
         own = self._cells[self._network.host][lane]
         for count, index in enumerate(own, start=1):
             while self._reduced[lane] < count:
@@ -194,26 +209,35 @@ class HostExchange:
 
     def _receive(self, place: Place) -> Buffers:
         host, lane = place
-        head = Contribution()
-        yield from head.receive(self._blocks.layout)
-        self._heads[place] = head
-        if self._has_heads:
-            self._on_heads({h: each for (h, _), each in self._heads.items()})
-        while not self._has_heads:
+        contribution = Contribution()
+        yield from contribution.receive(self._blocks.layout)
+        self._contributions[place] = contribution
+        # The worker's last one has come; this happens once. Only now is it known how the sums of
+        # all hosts combine, so nothing is reduced before.
+        if self._has_contributions:
+            self._on_contributions({h: each for (h, _), each in self._contributions.items()})
+        while not self._has_contributions:
             yield None
+        # From here on the term of the root is known, and blocks are reduced as they come.
         waiting = self._received[place] = {}
         own = self._cells[self._network.host][lane]
         for count, index in enumerate(own):
+            # The memory for received blocks is bounded: a fast host waits, by TCP's own flow
+            # control, for the slowest one.
             while count - self._reduced[lane] >= AHEAD:
                 yield None
             come: dict[int, torch.Tensor] = {}
-            for node in head.nodes:
+            for node in contribution.nodes:
                 come[node] = torch.empty_like(self._blocks.root[index])
+                # From the request for a block until it is whole; their sum by host shows which host
+                # the others wait for.
                 began = time.monotonic_ns()
                 yield bytes_of(come[node])
                 self._network.waits[host] += time.monotonic_ns() - began
             waiting[count] = come
             self._reduce_what_has_come(lane)
+        # The cell of the other host comes back reduced, with the squares of its blocks: then this
+        # host has all of the gradient, and all of its norm.
         for index in self._cells[host][lane]:
             yield bytes_of(self._blocks.root[index])
             square = bytearray(_SQUARE.size)
@@ -224,6 +248,8 @@ class HostExchange:
         """Reduce the blocks of the own cell of which every host has sent its part."""
         own = self._cells[self._network.host][lane]
         theirs = [(host, self._received.get((host, lane), {})) for host in self._network.others]
+        # Blocks are reduced in their order, each once all hosts have sent their part: additions
+        # follow the tree, never the order of arrival.
         while all(self._reduced[lane] in come for _, come in theirs):
             count = self._reduced[lane]
             parts = {

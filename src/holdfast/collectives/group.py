@@ -1,7 +1,7 @@
 """Group: the barriers and exchanges that connect the members of a generation.
 
-Implementations are in `transport`. They move bytes and do not know what these mean: the modules
-that use a group define their own barrier tags.
+The implementation is in `shared_memory`. It moves bytes and does not know what these mean: the
+modules that use a group define their own barrier tags.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import enum
 from typing import Protocol, Self
 
 from holdfast.collectives.network import Network
+from holdfast.errors import JobError
 
 
 class BarrierTag(enum.IntEnum):
-    """What a barrier is for: the base of all tags.
+    """Purpose of a barrier: the base of all tags.
 
     A tag's value is unique among the tags of a run.
 
     Attributes:
-        doing: What a worker does that waits there, after "rank 2 is"; `{step}` stands for the
+        doing: Activity of a worker that waits there, after "rank 2 is"; `{step}` stands for the
             steps committed and `{next}` for the step after those.
     """
 
@@ -46,7 +47,7 @@ class Group(Protocol):
 
     @property
     def local(self) -> tuple[int, ...]:
-        """Those members, in order, that are on this worker's host."""
+        """Members on this worker's host, in order."""
         ...
 
     @property
@@ -75,13 +76,26 @@ class Group(Protocol):
         ...
 
     def local_barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
-        """As `barrier`, for the members of this host only, in the order of `local`."""
+        """Wait like `barrier`, for the members of this host only, in the order of `local`."""
         ...
 
     def gather(self, tag: BarrierTag, step: int, payload: bytes) -> tuple[bytes, ...]:
-        """As `barrier`, with a payload of up to 1 MiB in place of the value."""
+        """Wait like `barrier`, with a payload of up to 1 MiB in place of the value."""
         ...
 
     def check_abort(self) -> None:
         """Raises: Aborted: The generation is over."""
         ...
+
+
+def agree(group: Group, tag: BarrierTag, step: int, value: int, problem: str) -> None:
+    """Wait at a barrier to which all members must bring the same value.
+
+    Raises:
+        JobError: Two members have `problem`.
+    """
+    values = group.barrier(tag, step, value)
+    # Every member compares with the first one, so all raise the same error.
+    for rank, other in zip(group.members, values, strict=True):
+        if other != values[0]:
+            raise JobError(f"rank {group.members[0]} and rank {rank} have {problem}")

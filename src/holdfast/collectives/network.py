@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from holdfast.collectives.connections import Listener, Peers
-from holdfast.collectives.tcp import Buffers, Deadline, Place, Report, transfer
+from holdfast.collectives.tcp import Buffers, Deadline, Place, StallReport, transfer
 from holdfast.core.step.cells import lanes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
+class GroupHosts:
     """The hosts of a generation.
 
     Attributes:
         ranks: The ranks of each host, in the order of hosts.
-        addresses: Where the worker of each rank accepts connections.
+        addresses: Address at which the worker of each rank accepts connections.
         key: Known to the members only.
     """
 
@@ -51,25 +51,25 @@ class Network:
     """The connections of one worker.
 
     Args:
-        hosts: Of the generation.
+        hosts: Hosts of the generation.
         rank: The worker.
         deadline: Makes the deadline of a transfer, given what reports peers.
         report: Reports peers to the agent, if there is one.
 
     Attributes:
-        hosts: The same.
+        hosts: The argument.
         host: The position of this worker's host.
         lanes: The lanes that this worker serves.
         others: The positions of the other hosts.
-        waits: How long it waited in the newest exchange for the partial sums of each other host,
+        waits: Time that it waited in the newest exchange for the sums of each other host,
             nanoseconds.
     """
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: GroupHosts,
         rank: int,
-        deadline: Callable[[Report], Deadline],
+        deadline: Callable[[StallReport], Deadline],
         report: PeerReport = ignore,
     ) -> None:
         self.hosts = hosts
@@ -103,8 +103,8 @@ class Network:
         """Send and receive; see `tcp.transfer`.
 
         Args:
-            flows: What to send to a place, and where to receive what comes from there.
-            what: What is waited for, in words.
+            flows: Buffers to send to each place, and buffers to receive from it.
+            what: Subject of the wait, in words.
         """
         connected = {place: (self._connections[place], *both) for place, both in flows.items()}
         transfer(connected, self._deadline(self._report), what)

@@ -1,4 +1,4 @@
-"""What a reduction works with and results in; see `exact`."""
+"""Input and result of a reduction; see `exact`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Reduced:
         weight: The sum of their weights.
         loss: The weighted mean of their losses.
         logged: Weighted means of what the shards logged, by name.
-        used: Which parameters had a gradient, then which buffers changed, uint8[n].
+        used: Flags of parameters that had a gradient, then of buffers that changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
         norm: The 2-norm of the mean gradient.
-        values: The value that each member brought.
-        digests: The digest that each member brought.
-        times: The times that each member brought.
+        votes: One vote per member, in member order; see `worker.step.commit`.
+        replica_digests: One digest of a replica per member, in member order.
+        step_times: Times of the step, one per member, in member order.
     """
 
     weight: float
@@ -33,14 +33,14 @@ class Reduced:
     used: torch.Tensor
     kept: Sequence[torch.Tensor]
     norm: float
-    values: tuple[int, ...]
-    digests: tuple[int, ...]
-    times: tuple[StepTimes, ...]
+    votes: tuple[int, ...]
+    replica_digests: tuple[int, ...]
+    step_times: tuple[StepTimes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionMemory:
-    """What the reducers of one host share.
+    """Memory that the reducers of one host share.
 
     Attributes:
         layout: The layout of all slots.

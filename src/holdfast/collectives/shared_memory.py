@@ -22,7 +22,7 @@ from typing import Final
 from holdfast.arena.memory import ABORT_POLL_S, MAILBOX_BYTES, Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.network import Network
-from holdfast.collectives.tcp import Buffers, Deadline, Report
+from holdfast.collectives.tcp import Buffers, Deadline, StallReport
 from holdfast.errors import Aborted, HoldfastError, JobError
 
 SPINS: Final = 200
@@ -45,13 +45,13 @@ class SharedMemoryGroup:
     Args:
         arena: The host's shared memory.
         rank: This worker.
-        timeout_s: How long to wait for the others, seconds.
+        timeout_s: Limit of a wait for the others, seconds.
         describe: Gives what a worker does at a barrier, by tag and step; for errors.
 
     Attributes:
         members: The ranks that take part, in order: at first all.
         member_index: The position of this worker among them.
-        local: Those of this host.
+        local: Members on this host.
         network: The connections to other hosts; None if there are none.
     """
 
@@ -83,11 +83,13 @@ class SharedMemoryGroup:
         self.network = network
         self.local = members if network is None else network.hosts.ranks[network.host]
         if network is not None and self.rank == self.local[0]:
+            # The lines of remote ranks have no worker here: the leader, which relays for them,
+            # writes them.
             for peer in set(members) - set(self.local):
                 self._arena.enter_generation(peer, generation)
         self._arena.enter_generation(self.rank, generation)
 
-    def deadline(self, report: Report) -> Deadline:
+    def deadline(self, report: StallReport) -> Deadline:
         """The end of a wait for other hosts that begins now."""
         return Deadline(self.check_abort, self._timeout_s, self._status, report)
 
@@ -106,7 +108,7 @@ class SharedMemoryGroup:
         return self._meet(self.members, tag, step, value)
 
     def local_barrier(self, tag: int, step: int, value: int = 0) -> tuple[int, ...]:
-        """As `barrier`, for the members of this host only, in the order of `local`."""
+        """Wait like `barrier`, for the members of this host only, in the order of `local`."""
         return self._meet(self.local, tag, step, value)
 
     def _meet(
@@ -120,13 +122,19 @@ class SharedMemoryGroup:
     ) -> tuple[int, ...]:
         arena = self._arena
         rank = self.rank
+        # Tag and value are written before the arrival is counted: x86-64 keeps the order of stores,
+        # so a peer that sees the count sees both.
         odd = (arena[rank, Word.ARRIVALS] + 1) & 1
         word = tag * _STEPS + step
         arena[rank, Word(Word.TAG_EVEN + odd)] = word
         arena[rank, Word(Word.VALUE_EVEN + odd)] = value
+        # From here on peers may read this worker's values. It does not change them before the
+        # barrier after the next, which it reaches only once all have read them.
         before = self._status.begin_wait()
         count = arena.arrive(rank)
         try:
+            # A leader brings the arrivals of remote ranks; for the others those are ordinary
+            # arrivals.
             if members != self.local and rank == self.local[0]:
                 self._relay(count, word, has_payload=has_payload)
             for peer in members:
@@ -135,8 +143,11 @@ class SharedMemoryGroup:
             # All may have arrived since the last check. Then some have passed, so all must pass.
             if any(arena[peer, Word.ARRIVALS] < count for peer in members):
                 raise
+        # All members have arrived, even if the generation is over by now: what they bring is whole.
         self._status.enter(before)
         tags = {peer: arena[peer, Word(Word.TAG_EVEN + odd)] for peer in members}
+        # A worker at another barrier has taken another path through user code: to wait with it
+        # would pair values of different meaning.
         if any(other != word for other in tags.values()):
             self._raise_diverged(tags)
         return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in members)
@@ -145,6 +156,7 @@ class SharedMemoryGroup:
         """Exchange what local workers bring to a barrier with the leaders of other hosts."""
         network = self.network
         assert network is not None
+        # What local workers bring must be complete before it is sent.
         for peer in self.local:
             self._await(peer, count)
         flows = {
@@ -157,7 +169,9 @@ class SharedMemoryGroup:
         network.transfer(flows, self._describe(*divmod(word, _STEPS)))
 
     def _frame(self, count: int, word: int, *, has_payload: bool) -> Buffers:
-        """What local workers bring, to be sent to one other host."""
+        """Content that local workers bring, to be sent to one other host."""
+        # Values are sizes where there are payloads, so the receiver knows all lengths from the
+        # values.
         at = Word(Word.VALUE_EVEN + (count & 1))
         values = [self._arena[peer, at] for peer in self.local]
         yield memoryview(_FRAME.pack(count, word, has_payload))
@@ -177,14 +191,18 @@ class SharedMemoryGroup:
         for peer, value in zip(ranks, values, strict=True):
             if has_payload:
                 yield arena.mailbox(peer, count)[:value]
+            # The remote worker's words, in the order in which a local worker would write them: its
+            # arrival is last.
             arena[peer, Word(Word.TAG_EVEN + odd)] = word
             arena[peer, Word(Word.VALUE_EVEN + odd)] = value
             arena.arrive(peer, count)
 
     def gather(self, tag: int, step: int, payload: bytes) -> tuple[bytes, ...]:
-        """As `barrier`, with a payload of up to `MAILBOX_BYTES` in place of the value."""
+        """Wait like `barrier`, with a payload of up to `MAILBOX_BYTES` in place of the value."""
         assert len(payload) <= MAILBOX_BYTES, f"a payload of {len(payload)} bytes"
         count = self._arena[self.rank, Word.ARRIVALS] + 1
+        # Of a worker's two mailboxes, a slow peer may still read the other one, of the barrier
+        # before.
         self._arena.mailbox(self.rank, count)[: len(payload)] = payload
         sizes = self._meet(self.members, tag, step, len(payload), has_payload=True)
         return tuple(
@@ -194,11 +212,14 @@ class SharedMemoryGroup:
 
     def _await(self, peer: int, count: int) -> None:
         arena = self._arena
+        # First without a system call: a peer that is nearly as fast arrives while this loop runs.
         for _ in range(SPINS):
             if arena[peer, Word.ARRIVALS] >= count:
                 return
         deadline = time.monotonic() + self._timeout_s
         while (seen := arena[peer, Word.ARRIVALS]) < count:
+            # An abort changes no word that peers sleep on. A wake that comes between this check and
+            # the sleep is lost, so the sleep is short.
             arena.check_abort()
             if time.monotonic() > deadline:
                 phase = Phase(arena[peer, Word.PHASE]).name.lower()
@@ -226,6 +247,8 @@ def newest_barrier(arena: Arena, rank: int) -> tuple[int, int] | None:
     None before its first one. For other processes, which only look.
     """
     count = arena[rank, Word.ARRIVALS]
+    # A count starts at the generation times 2**32: this worker has not entered the newest one, or
+    # has reached no barrier in it.
     if count <= arena.newest_generation << 32:
         return None
     return divmod(arena[rank, Word(Word.TAG_EVEN + (count & 1))], _STEPS)

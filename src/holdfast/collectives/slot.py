@@ -50,11 +50,12 @@ class SlotLayout:
         buffers: The model's buffers by name.
 
     Attributes:
-        runs: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
-        blocks: The runs cut into pieces of up to BLOCK elements, as `(run, start, end)`, elements;
-            the same for every world size, and each aligned. A long tensor has blocks of its own.
-        num_gradient_blocks: How many of them, the first ones, are of gradients.
-        gradient_spans: The range of each parameter's gradient in `sums`, as `(run, start, end)`,
+        dtype_ranges: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
+        blocks: The ranges cut into pieces of up to BLOCK elements, as `(range, start, end)`,
+            elements; the same for every world size, and each aligned. A long tensor has blocks of
+            its own.
+        num_gradient_blocks: Number of blocks of gradients, which come first.
+        gradient_spans: The place of each parameter's gradient in `sums`, as `(range, start, end)`,
             elements, in the order of `parameter_names`.
     """
 
@@ -67,6 +68,8 @@ class SlotLayout:
         self.buffer_names = tuple(averaged)
         gradients = pack_by_dtype(field_of(f"gradient.{n}", p) for n, p in parameters.items())
         averages = pack_by_dtype(field_of(f"buffer.{n}", b) for n, b in averaged.items())
+        # Gradients first, then buffers: so `sums` is one range at the start, and the blocks of
+        # gradients are the first blocks.
         self.layout = Layout.pack(
             [
                 *gradients.entries,
@@ -77,28 +80,30 @@ class SlotLayout:
                 Field("names", "U8", (NAMES_BYTES,)),
             ]
         )
+        # Offsets of averages are relative to their own layout, which follows that of gradients.
         shift = gradients.size_bytes
-        self.runs = [(*run, True) for run in gradients.runs()] + [
-            (dtype, start + shift, end + shift, False) for dtype, start, end in averages.runs()
+        self.dtype_ranges = [(*each, True) for each in gradients.dtype_ranges()] + [
+            (dtype, start + shift, end + shift, False)
+            for dtype, start, end in averages.dtype_ranges()
         ]
         spans = {
-            entry.name: (run, (entry.offset - start) // size, (entry.end - start) // size)
-            for run, (dtype, start, end, _) in enumerate(self.runs)
+            entry.name: (at, (entry.offset - start) // size, (entry.end - start) // size)
+            for at, (dtype, start, end, _) in enumerate(self.dtype_ranges)
             for size in [ITEM_BYTES[dtype]]
             for entry in self.layout.entries
             if entry.dtype == dtype and start <= entry.offset and entry.end <= end
         }
         self.gradient_spans = [spans[f"gradient.{name}"] for name in parameters]
         self.blocks = [
-            (run, start, end)
-            for run, (dtype, first, last, _) in enumerate(self.runs)
+            (at, start, end)
+            for at, (dtype, first, last, _) in enumerate(self.dtype_ranges)
             for start, end in _cut(
                 (last - first) // ITEM_BYTES[dtype],
-                [span[1:] for span in spans.values() if span[0] == run],
+                [span[1:] for span in spans.values() if span[0] == at],
                 ALIGNMENT // ITEM_BYTES[dtype],
             )
         ]
-        self.num_gradient_blocks = sum(self.runs[run][3] for run, _, _ in self.blocks)
+        self.num_gradient_blocks = sum(self.dtype_ranges[at][3] for at, _, _ in self.blocks)
 
 
 def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tuple[int, int]]:
@@ -106,12 +111,13 @@ def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tup
     a block: so a block is of one such tensor, or of many small ones.
 
     Args:
-        count: Elements of the run, padding included.
+        count: Elements of the range, padding included.
         spans: The ranges of its tensors, `(start, end)`, elements; each start is aligned.
         aligned: Elements that take `ALIGNMENT` bytes. Every block starts at a multiple of it and
             includes the padding after its last tensor: kernels such as MKL's dot product round
             by alignment, and one block may be read from a slot or from aligned scratch memory.
     """
+    # A tensor that is long enough to matter gets borders of its own; small ones share blocks.
     borders = {0, count}
     for start, end in spans:
         if end - start > BLOCK // 10:
@@ -138,7 +144,7 @@ class Slot:
         gradients: One view a trained parameter, in the order of `parameter_names`.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
         kept: One view an integer buffer, in the order of `kept_names`.
-        sums: Flat views, one a run.
+        sums: Flat views, one a range of equal dtype.
         blocks: Flat views, one a block.
     """
 
@@ -150,8 +156,10 @@ class Slot:
         self.used = at["used"]
         self.stats = at["stats"]
         self.names = at["names"]
-        self.sums = [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.runs]
-        self.blocks = [self.sums[run][start:end] for run, start, end in layout.blocks]
+        self.sums = [
+            memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.dtype_ranges
+        ]
+        self.blocks = [self.sums[at][start:end] for at, start, end in layout.blocks]
         self._num_gradient_blocks = layout.num_gradient_blocks
 
     def norm(self) -> float:
@@ -163,6 +171,7 @@ class Slot:
         targets = []
         sources = []
         gpus = set()
+        # One pass sorts the gradients by the cheapest way to copy them.
         for target, gradient in zip(self.gradients, gradients, strict=True):
             if gradient is None:
                 target.zero_()
@@ -174,8 +183,10 @@ class Slot:
             else:
                 targets.append(target)
                 sources.append(gradient)
+        # Small ones together, in one call.
         if targets:
             torch._foreach_copy_(targets, sources)
+        # Copies from GPUs were queued above; the slot is whole once they are done.
         for gpu in gpus:
             torch.cuda.current_stream(gpu).synchronize()
 
@@ -196,6 +207,7 @@ class Slot:
 
     def add(self, other: Slot) -> None:
         """Add the sum of the sibling to the right; `self` comes first in every addition."""
+        # Every addition of the tree has its left sibling first, here and in the reduction.
         for mine, others in zip(self.sums, other.sums, strict=True):
             mine.add_(others)
         self.stats.add_(other.stats)

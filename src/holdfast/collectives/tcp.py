@@ -34,7 +34,7 @@ STALL_S: Final = 2.0
 """How long nothing may come from a peer, of which its host may know that it is computing."""
 
 
-class Report(Protocol):
+class StallReport(Protocol):
     """Takes note of a peer that does not send what is awaited."""
 
     def __call__(self, place: Place, *, is_broken: bool) -> None:
@@ -50,9 +50,9 @@ class Deadline:
 
     Args:
         check_abort: Raises if the generation is over.
-        timeout_s: How long all waits may take together, seconds.
+        timeout_s: Limit of all waits together, seconds.
         status: Shows that the worker waits, while it does.
-        report: See `Report`.
+        report: Callback for peers that do not send.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Deadline:
         check_abort: Callable[[], None],
         timeout_s: float,
         status: WorkerStatus,
-        report: Report,
+        report: StallReport,
     ) -> None:
         self._check_abort = check_abort
         self._timeout_s = timeout_s
@@ -102,6 +102,7 @@ class Deadline:
         before = self._status.begin_wait()
         try:
             self.check(what)
+            # Each round is short, so that an abort is seen in time.
             while not poll.poll(1000 * ABORT_POLL_S):
                 self.check(what, awaited)
             self._stalled_at = time.monotonic() + STALL_S
@@ -128,7 +129,7 @@ def transfer(
     Args:
         flows: For each peer, the connection, what to send and where to receive.
         deadline: Ends the wait.
-        what: What is waited for, in words.
+        what: Subject of the wait, in words.
 
     Raises:
         Aborted: The generation is over.
@@ -139,11 +140,14 @@ def transfer(
         try:
             moved = [flow.move() for flow in running]  # every one, whatever the others do
         except ConnectionLost:
+            # All broken ones are reported. Then this worker waits for the coordinator to end the
+            # generation.
             for flow in running:
                 if flow.is_broken:
                     deadline.report(flow.place, is_broken=True)
             deadline.wait(None, 0, what)
             raise AssertionError("unreachable") from None
+        # Flows that still have a direction open; sleep only if none of them could move.
         running = [flow for flow in running if not flow.is_over]
         if running and not any(moved):
             poll = select.poll()
@@ -153,7 +157,7 @@ def transfer(
 
 
 class _Flow:
-    """What is under way on one connection."""
+    """Both directions of one connection under way."""
 
     def __init__(
         self, place: Place, connection: socket.socket, outgoing: Buffers, incoming: Buffers
@@ -173,7 +177,7 @@ class _Flow:
 
     @property
     def events(self) -> int:
-        """What the socket must be ready for to move on."""
+        """Events that the socket must be ready for to move on."""
         sends = self._awaited[select.POLLOUT] if self._to_send is not None else 0
         return sends | (self._awaited[select.POLLIN] if self._to_fill is not None else 0)
 
@@ -232,7 +236,7 @@ class _Flow:
 
 
 def awaited_by(blocked: OSError, event: int) -> int:
-    """What a socket must be ready for that could not do what usually needs `event`: with TLS, to
+    """Event to wait for with a socket that could not do what usually needs `event`: with TLS, to
     send may mean to receive first.
     """
     if isinstance(blocked, ssl.SSLWantReadError):

@@ -44,15 +44,15 @@ class AgentLink:
     """The connection of one worker to its agent.
 
     Args:
-        status: Of this worker.
+        status: Status of this worker.
         arena: Says which generation is the newest.
         channel: To the agent.
-        address: Where this worker accepts connections of other hosts.
+        address: Address at which this worker accepts connections of other hosts.
         tunnel: The address of the agent's tunnel for process groups, if it has one.
-        numerics: What other hosts must have in common with this one.
+        numerics: Values that other hosts must have in common with this one.
 
     Attributes:
-        tunnel: The same.
+        tunnel: The argument.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class AgentLink:
         return resume
 
     def await_resume_until(self, end: float, committed: int | None) -> ResumeMessage | None:
-        """As `await_resume`, until `end`, monotonic seconds. A worker on standby may hear late of a
-        generation that begins, and before it has halted in it.
+        """Do as `await_resume`, until `end`, monotonic seconds. A worker on standby may hear late
+        of a generation that begins, and before it has halted in it.
 
         Raises:
             WorkerShutdown: The run is over.
@@ -95,6 +95,8 @@ class AgentLink:
         before = self._status.enter(Phase.WAIT)
         halted_in = 0
         while True:
+            # Another failure may announce a newer one while this worker waits: it halts again, for
+            # that.
             if self._arena.newest_generation > halted_in:
                 halted_in = self._arena.newest_generation
                 self._channel.send(

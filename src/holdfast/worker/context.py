@@ -16,14 +16,14 @@ from holdfast.worker.failpoints import Failpoints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What nearly every part of a worker needs.
+    """Values that nearly every part of a worker needs.
 
     Attributes:
         job: The job.
         group: The members of the current generation.
         agent: The agent of this worker.
-        status: What this worker publishes about itself.
-        failpoints: Where it injects faults into itself.
+        status: Status that this worker publishes.
+        failpoints: Points at which it injects faults into itself.
     """
 
     job: TrainJob

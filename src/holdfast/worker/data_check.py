@@ -14,9 +14,9 @@ def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) ->
     """Note in `progress` what must stay the same in a resumed run; returns whether it is longer.
 
     Args:
-        progress: Of the run.
-        facts: What the run reads, by name.
-        extend: Whether there may be more epochs or steps than before.
+        progress: Progress of the run.
+        facts: Data that the run reads, by name.
+        extend: True if there may be more epochs or steps than before.
 
     Raises:
         JobError: The run began with something else.

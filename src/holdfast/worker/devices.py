@@ -1,4 +1,4 @@
-"""How a model computes on a worker: its device, its precision, and whether it is compiled.
+"""Devices: the device, the precision and the compilation of a worker's model.
 
 Nothing here is called before a worker is forked, because nothing with CUDA may be.
 """

@@ -39,11 +39,11 @@ class Evaluator:
     """One worker's part in every evaluation.
 
     Args:
-        context: Of this worker.
+        context: Context of this worker.
         modules: The model, then further modules that `measure` may use: put into evaluation mode.
-        num_shards: How many ranges a data set is cut into.
+        num_shards: Ranges that a data set is cut into.
         batch_size: Samples measured at a time.
-        device: Where the model is.
+        device: Device of the model.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Evaluator:
     def evaluate(
         self, shards: range, source: Source, measure: Measure, tally: Tally, step: int
     ) -> Results:
-        """What `tally` makes of what `measure` gives for all batches of `source`.
+        """Results that `tally` makes of what `measure` gives for all batches of `source`.
 
         Args:
             shards: The ranges that this worker measures.
-            source: What to measure on.
+            source: Data to measure on.
             measure: Called with the model and a batch.
-            tally: Of no samples yet.
+            tally: Tally of no samples yet.
             step: Steps committed so far.
 
         Raises:
@@ -80,12 +80,14 @@ class Evaluator:
         """
         self._status.enter(Phase.EVALUATE)
         modes = [(part, part.training) for module in self._modules for part in module.modules()]
+        # Modes are set for the whole evaluation, and restored one by one.
         for module in self._modules:
             module.eval()
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
                 own = self._measure(shards, source, measure, tally)
+                # A metric may draw, and all workers compute the results from the same states.
                 seed_everything(seed_for("evaluation", "results"))
                 return _results(tally, self._exchange(_encode(own), step))
         finally:
@@ -115,6 +117,8 @@ class Evaluator:
                 f"{in_words(MAX_STATE_BYTES)} fit. Use metrics whose state does not grow with the "
                 "samples, such as torchmetrics' with thresholds=100"
             )
+        # Payloads may be larger than a mailbox: all members exchange as many pieces as the largest
+        # needs.
         rounds = [
             self._group.gather(WorkerTag.EVALUATION, step, payload[start : start + MAILBOX_BYTES])
             for start in range(0, max(sizes), MAILBOX_BYTES)
@@ -133,7 +137,7 @@ def _encode(states: dict[int, State]) -> bytes:
 
 
 def _results(tally: Tally, payloads: Iterable[bytes]) -> Results:
-    """What the members' states come to, in the order of ranges.
+    """Results of the members' states, taken in the order of ranges.
 
     Raises:
         JobError: There is none, or the results take too much space.

@@ -37,7 +37,7 @@ class Failpoints:
 
     Args:
         requests: The faults that it is asked for.
-        status: Of this worker.
+        status: Status of this worker.
     """
 
     def __init__(self, requests: FaultRequests, status: WorkerStatus) -> None:

@@ -47,7 +47,7 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
 
 
 def _traceback(error: BaseException) -> str:
-    """Where user code was, if it can be what is wrong."""
+    """Traceback of user code, if that can be what is wrong."""
     is_ours = isinstance(error, HoldfastError) and not isinstance(error, JobError | DataError)
     return "" if is_ours else user_traceback(error)
 
@@ -68,7 +68,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    """Whether torch, numpy, Python or the kernel could not allocate memory."""
+    """True if torch, numpy, Python or the kernel could not allocate memory."""
     refused = isinstance(error, MemoryError | torch.OutOfMemoryError)
     torch_refused = isinstance(error, RuntimeError) and "you tried to allocate" in str(error)
     return refused or torch_refused or getattr(error, "errno", None) == errno.ENOMEM

@@ -34,10 +34,10 @@ class _Model:
     """A model that uses bases.
 
     Attributes:
-        prefix: What its names begin with, where a run trains several models.
+        prefix: Prefix of its names, where a run trains several models.
         names: Its parameters and buffers in a base.
         places: The module and the key of each.
-        addresses: Where their data were when it was built, with the scales of quantized weights.
+        addresses: Addresses of their data when it was built, with the scales of quantized weights.
     """
 
     prefix: str
@@ -50,10 +50,10 @@ class Bases:
     """The bases of one worker.
 
     Args:
-        folder: Where they are cached by default.
+        folder: Default directory of the cache.
 
     Attributes:
-        sources: Where the tensors of each base come from, if its key says so, by its name.
+        sources: Origin of the tensors of each base, if its key says so, by its name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class Bases:
 
     @property
     def size_bytes(self) -> int:
-        """Of all bases, once a host."""
+        """Size of all bases, once a host."""
         return sum(base.size_bytes for base in self._bases)
 
     @property
@@ -103,7 +103,7 @@ class Bases:
         Args:
             model: The model.
             name: Its name, where a run trains several.
-            device: Where it computes.
+            device: Device on which it computes.
 
         Raises:
             JobError: It would train a tensor of a base, or has scales of its own.
@@ -111,6 +111,7 @@ class Bases:
         if not self._bases:
             return
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # By address: the model may have other names for them than the base.
         names = frozenset(key for key, tensor in tensors.items() if self._holds(tensor))
         self._used |= {b.name for b in self._bases if any(b.holds(tensors[key]) for key in names)}
         for key in sorted(names):
@@ -166,6 +167,7 @@ class Bases:
                     "replaced during training; other workers and checkpoints would not have the "
                     "change: leave frozen weights and their scales as they are"
                 )
+        # All workers of a host map the same pages, so one of them verifies for all.
         if group.rank == min(group.local):
             for base in self._bases:
                 if not base.is_intact(step):

@@ -30,7 +30,7 @@ from holdfast.wire.worker_spec import FORK_SPEC, WorkerSpec, WriterSpec
 from holdfast.worker import fit
 from holdfast.worker.agent_link import AgentLink, SelfEviction, WorkerShutdown
 from holdfast.worker.checkpoints import writer_process
-from holdfast.worker.checks.numerics import numerics_of
+from holdfast.worker.checks.numerics import exactness, numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
 from holdfast.worker.failure import failure
 from holdfast.worker.loop.training_loop import StopRequested
@@ -86,7 +86,7 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
 
 
 def _numerics(spec: WorkerSpec) -> dict[str, str]:
-    """What other hosts must have in common with this one to compute the same bits."""
+    """Values that other hosts must have in common with this one to compute the same bits."""
     if isinstance(spec.job, ScriptJob):
         return {}
     on_gpu = spec.train_job.device != "cpu" and torch.cuda.is_available()
@@ -106,8 +106,9 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
     """Reach the end with the other members; a worker that is lost meanwhile is replaced, too."""
     while True:
         try:
+            # Returns once all members have committed the last step, and it is durable.
             member.finish()
-            result = {**member.result(), "status": status}
+            result = {**result_of(member), "status": status}
             generation = member.group.generation
             channel.send(
                 FinishedMessage(rank=member.group.rank, generation=generation, result=result)
@@ -117,6 +118,26 @@ def _finish(member: Member, agent: AgentLink, channel: Channel, status: str) -> 
             member.join()
         else:
             return
+
+
+def result_of(member: Member) -> dict[str, Any]:
+    """The result of the run; the same from every member."""
+    if member.models is None:
+        return {}
+    progress = member.progress
+    best = progress.evaluations.best
+    return {
+        "steps": progress.step,
+        "loss": progress.loss,
+        "metrics": progress.evaluations.metrics,
+        "best": None if best.value is None else {"step": best.step, "value": best.value},
+        **member.metrics.throughput(),
+        "seconds": member.times.means(),
+        "bottleneck": member.breakdown.in_words,
+        "exactness": exactness(member.job, progress.numerics_changes),
+        "weights_sha256": member.joined.replica.weights_sha256(),
+        "weights": member.models.weights,
+    }
 
 
 def _run_task(session: Session, reference: str) -> None:

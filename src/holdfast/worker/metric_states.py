@@ -28,7 +28,7 @@ _UPDATES: Final = "_update_count"
 """Where a metric of torchmetrics counts its updates, and refuses to compute without one."""
 
 
-class Metric(Protocol):
+class UserMetric(Protocol):
     """A metric of torchmetrics, which need not be installed."""
 
     @property
@@ -61,12 +61,12 @@ class Metric(Protocol):
         ...
 
 
-Metrics = Mapping[str, Metric | Callable[..., Any]]
+Metrics = Mapping[str, UserMetric | Callable[..., Any]]
 """By name: metrics of torchmetrics, and functions of all that was measured."""
 
 
 class Tally(Protocol):
-    """What is added up over a range."""
+    """Sums over a range of samples."""
 
     def fresh(self) -> Self:
         """A tally of no samples."""
@@ -77,7 +77,7 @@ class Tally(Protocol):
         ...
 
     def state(self) -> State:
-        """What results from the samples so far."""
+        """State after the samples so far."""
         ...
 
     def results(self, ranges: Sequence[State]) -> Results:
@@ -114,6 +114,7 @@ class Means:
 
     def results(self, ranges: Sequence[State]) -> Results:
         total = dict.fromkeys(ranges[0], 0.0)
+        # In the order of ranges, so that float sums have the same bits for any number of workers.
         for each in ranges:
             if each.keys() != total.keys():
                 raise _other_names(total, each)
@@ -127,7 +128,7 @@ class MetricTally:
     """Metrics that are not means.
 
     Args:
-        metrics: What is computed; the metrics are copied.
+        metrics: Metrics to compute; they are copied.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -210,7 +211,7 @@ class _Outputs:
 class _Torchmetric:
     """A metric of torchmetrics; also one that consists of others."""
 
-    def __init__(self, name: str, metric: Metric) -> None:
+    def __init__(self, name: str, metric: UserMetric) -> None:
         self._name = name
         self._metric = metric.clone().cpu()
         self._metric.reset()
@@ -243,6 +244,7 @@ class _Torchmetric:
     def result(self, ranges: Sequence[State]) -> Any:
         merged = self.fresh()
         for name, each in merged._stateful().items():
+            # As torchmetrics merges states of processes: lists are joined, tensors reduced.
             for key, initial in each.metric_state.items():
                 place = f"{name}/{key}"
                 if isinstance(initial, list):

@@ -32,7 +32,7 @@ class Metrics:
         run_dir: The directory of the run.
 
     Attributes:
-        recent: What the newest steps have logged, oldest first, of all that this worker knows.
+        recent: Lines of the newest steps that this worker knows, oldest first.
     """
 
     def __init__(self, run_dir: str) -> None:
@@ -55,11 +55,13 @@ class Metrics:
                 self._lines.close()
             self._lines = None
         elif self._lines is None:
+            # Lines of steps that will be computed again go; the writer before may have been ahead.
             newest = json_lines.forget_after(self._path, progress.step)
             self._lines = json_lines.JsonLines(self._path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
             last = newest[-1]["step"] if newest else 0
             known = last if any("loss" in entry for entry in newest) else last - 1
+            # Steps that no worker of this host has written, as far as they are known.
             missed = {each["step"]: each for each in (*self.recent, progress.record) if each}
             for step, record in sorted(missed.items()):
                 if known < step <= progress.step:
@@ -91,7 +93,7 @@ class Metrics:
         """Write a committed step.
 
         Args:
-            record: What it is.
+            record: Line of the step.
             phases: The seconds that this worker spent in each phase of it.
             workers: Gives what each member has measured; see `breakdown`.
         """

@@ -30,7 +30,7 @@ NOT_SAVED: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class Evaluations:
-    """What evaluations gave, and how many of them this worker has asked for.
+    """Results of evaluations, and the count of those that this worker has asked for.
 
     All workers evaluate together. One that was replaced in between asks again and gets the known
     results, so calls are counted.
@@ -41,7 +41,7 @@ class Evaluations:
         previous_best: The best evaluation before the newest step.
         before_loop: Results before the first step of this life of the run, in order.
         results: Results since the newest step, in order.
-        calls: How many of `results` this worker has asked for.
+        calls: Number of `results` that this worker has asked for.
     """
 
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Evaluations:
         self.calls = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Fields as JSON values."""
         bests = {"best": dict(self.best), "previous_best": dict(self.previous_best)}
         return values_of(self) | bests
 
@@ -71,12 +71,12 @@ class Evaluations:
 
 @dataclass(slots=True, kw_only=True)
 class Followup:
-    """What all workers do after the newest step: evaluate, save a checkpoint, stop.
+    """Work of all workers after the newest step: evaluate, save a checkpoint, stop.
 
     Attributes:
-        pending: Whether some of it remains to be done.
-        calls: How many evaluations it took.
-        requests: What the run was asked for by the time the step was committed.
+        pending: True if some of it remains to be done.
+        calls: Number of evaluations that it took.
+        requests: Requests to the run by the time the step was committed.
     """
 
     pending: bool = False
@@ -85,47 +85,47 @@ class Followup:
 
     @property
     def stops(self) -> bool:
-        """Whether the run was asked to stop after the step."""
+        """True if the run was asked to stop after the step."""
         return bool(self.requests & RequestFlags.STOP)
 
     @property
     def saves(self) -> bool:
-        """Whether the run was asked for a checkpoint of the step."""
+        """True if the run was asked for a checkpoint of the step."""
         return bool(self.requests & RequestFlags.SAVE)
 
     @property
     def compares(self) -> bool:
-        """Whether the run was asked to compare all replicas after the step."""
+        """True if the run was asked to compare all replicas after the step."""
         return bool(self.requests & RequestFlags.COMPARE)
 
     @property
     def snapshots(self) -> bool:
-        """Whether the state after the step is to be kept in memory."""
+        """True if the state after the step is to be kept in memory."""
         return bool(self.requests & RequestFlags.SNAPSHOT)
 
     @property
     def is_busy(self) -> bool:
-        """Whether some worker had no memory to stage a checkpoint of the step."""
+        """True if some worker had no memory to stage a checkpoint of the step."""
         return bool(self.requests & RequestFlags.BUSY)
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What every worker of a run knows alike, between two steps.
+    """Knowledge that every worker of a run has alike, between two steps.
 
     Attributes:
         step: Steps committed.
         loss: The loss of the newest step; None if there is none, or it is not finite.
         record: The metrics line of the newest step.
         order: The data set and the sample order; see `data.loading.order`.
-        samples_checked: Whether samples were compared with those that the run began with.
-        numerics_changes: How hardware and software have changed over the run's lives.
+        samples_checked: True if samples were compared with those that the run began with.
+        numerics_changes: Changes of hardware and software over the run's lives.
         saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
             every host has one.
-        deferred: Whether a checkpoint is due since an earlier step.
-        costs: What a shard and the rest of a step cost each rank that was measured, seconds.
+        deferred: True if a checkpoint is due since an earlier step.
+        costs: Cost of a shard and of the rest of a step on each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
-        evaluations, followup, user: See the classes.
+        evaluations, followup, user: Parts with an owner of their own; see the classes.
     """
 
     step: int = 0
@@ -144,7 +144,7 @@ class Progress:
 
     @property
     def scale(self) -> int:
-        """What the losses of the next step are multiplied by."""
+        """Factor on the losses of the next step."""
         return 1 if self.loss_scale is None else self.loss_scale.value
 
     def advance(
@@ -186,7 +186,7 @@ class Progress:
         self.evaluations.calls = calls
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for a worker that continues from here; they are not copied.
+        """Fields as JSON values, for a worker that continues from here; they are not copied.
 
         Raises:
             JobError: `session.state` holds what JSON cannot.

@@ -117,7 +117,7 @@ class Session:
         Args:
             name: Their name in messages and directories.
             build: Yields the tensors by name. It must not use a GPU.
-            key: What determines the tensors, as plain data: another key is another base.
+            key: Plain data that determine the tensors: another key is another base.
             cache: Directory for them, which several runs may share; by default in the run's.
 
         Returns:
@@ -178,7 +178,15 @@ class Session:
         Raises:
             JobError: The model is not attached, training has begun, or the name is taken.
         """
-        self._member.register(name, registered)
+        models = self._member.models
+        if models is None:
+            raise JobError("call session.attach(model, optimizer) before session.register")
+        if self._member.has_joined:
+            raise JobError(
+                f"session.register({name!r}, …) was called too late; call it right after "
+                "session.attach"
+            )
+        models.register(name, registered)
         return registered
 
     def on_commit(self, callback: Callable[[], object]) -> None:
@@ -203,7 +211,7 @@ class Session:
         its `on_event` exactly once for each step.
 
         Args:
-            function: What it returns is dropped.
+            function: Function to run; its result is dropped.
         """
 
         @functools.wraps(function)
@@ -245,7 +253,7 @@ class Session:
         if self._loop is not None:
             raise JobError("session.shards was called twice; a run has one training loop")
         self._member.join_once()
-        _ = self._member.stepper  # there is one once a model is attached
+        _ = self._member.joined  # refuses a task that has attached no model
         source = source_of(data, collate)
         self._loop = TrainingLoop(
             self._job,
@@ -300,7 +308,7 @@ class Session:
         further data, with other names.
 
         Args:
-            data, measure, metrics, collate: See `evaluate`.
+            data, measure, metrics, collate: Arguments of `evaluate`.
         """
         self._job.note_read("evaluation")
         self._followups.evaluate_each_epoch(source_of(data, collate), measure, tally_of(metrics))
@@ -319,14 +327,14 @@ class Session:
         Every worker must call it, outside the loop or at the same step.
 
         Args:
-            data: What to evaluate on; see `shards`.
+            data: Data to evaluate on; see `shards`.
             measure: Called with the model and a batch. Returns means over the batch by name, or,
                 for `metrics`, a tensor or a tuple, such as predictions and targets.
             metrics: By name, as in a dictionary or a `MetricCollection`: metrics of torchmetrics,
                 which are updated with what `measure` returns for each batch; or functions, which
                 are called once with what it returned for all samples, in a fixed order. They give
                 numbers, tensors, or lists or dictionaries of these.
-            collate: See `shards`.
+            collate: Argument of `shards`.
 
         Returns:
             The results by name: numbers, or lists of numbers.

@@ -17,7 +17,7 @@ class Shard:
     """Samples to compute a loss on.
 
     Attributes:
-        batch: What the data set gives for them.
+        batch: Batch that the data set gives for them.
         size: Their number; 0 if a worker only takes part (with `sync: ddp`).
         step: The step that they belong to.
         epoch: The epoch that they belong to.
@@ -53,12 +53,12 @@ class Shard:
 
 
 def plan_of(job: TrainJob, num_members: int | None = None) -> Plan:
-    """Which member computes which shards of a step; see `core.step.plan.plan_step`."""
+    """Assignment of a step's shards to members; see `core.step.plan.plan_step`."""
     return plan_step(job.shards, job.workers, job.shards_per_worker, num_members)
 
 
 def work_items_of(plan: Plan, place: int, job: TrainJob) -> list[WorkItem]:
-    """What a member computes in every step: its shards one by one, or all of them as one."""
+    """Work of a member in every step: its shards one by one, or all of them as one."""
     if job.merges_shards:
         return plan.merged_work_items(place, job.num_leaves)
     return plan.work_items(place)

@@ -30,12 +30,12 @@ class Sections:
         num_leaves: Leaves of the reduction tree.
         num_shards: Shards of the job.
         replica_bytes: Size of a replica; there is one for each worker.
-        num_staged: How many checkpoints can be staged at a time.
+        num_staged: Checkpoints that can be staged at a time.
 
     Attributes:
-        intact: Which replicas are complete.
-        staging: Where checkpoints wait to be written.
-        reduction: What the reducers share.
+        intact: Record of which replicas are complete.
+        staging: Buffers in which checkpoints wait to be written.
+        reduction: Memory that the reducers share.
         verification: int64[num_shards, columns]; see `worker.checks.shard_verifier`.
         root: The slot of the reduced gradient: one for the host.
         slot_bytes: Memory of one slot.

@@ -33,7 +33,7 @@ from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
-from holdfast.collectives.network import Hosts, Network
+from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
@@ -119,7 +119,7 @@ class _Worker:
     ) -> Network:
         listener = Listener(self._options.address, credentials)
         addresses = _everyone(self._options.folder, name, self.rank, listener.address, ranks)
-        hosts = Hosts(ranks=ranks, addresses=addresses, key=_KEY)
+        hosts = GroupHosts(ranks=ranks, addresses=addresses, key=_KEY)
         return Network(hosts, self.rank, self.group.deadline).connect(listener, 1)
 
     def encrypted(self) -> None:

@@ -57,7 +57,7 @@ def hugging_face_model(model: nn.Module, *, over_base: bool = False) -> HuggingF
 
     Args:
         model: The trained model.
-        over_base: Whether it has frozen weights, so that no checkpoint has it as a whole.
+        over_base: True if it has frozen weights, so that no checkpoint has it as a whole.
     """
     for name, module in model.named_modules():
         prefix = name and f"{name}."

@@ -50,13 +50,13 @@ Nearby = Callable[[int, int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What the members have agreed to resume from.
+    """State that the members have agreed to resume from.
 
     Attributes:
         step: Steps committed.
         donors: From whose replica each rank takes its state: its own if it has loaded it; empty if
             the run begins.
-        progress: What is stored with it; None if this worker receives it from its donor.
+        progress: Progress stored with it; None if this worker receives it from its donor.
     """
 
     step: int
@@ -68,7 +68,7 @@ class Restorer:
     """Loads a checkpoint into one worker.
 
     Args:
-        spec: What the worker runs.
+        spec: Specification of the worker.
         channel: To its agent.
     """
 
@@ -105,6 +105,7 @@ class Restorer:
             nearby = None
         agreement = RestoreAgreement(map(names.step_of, checkpoints))
         while True:
+            # Each member offers its newest; all agree on the newest that anyone offers.
             decision = agreement.on_offers(group.barrier(WorkerTag.RESTORE, 0, agreement.offer))
             if isinstance(decision, NothingLeft):
                 if decision.any_offered:
@@ -115,15 +116,18 @@ class Restorer:
                     )
                 return Restored(step=0, donors={}, progress=Progress())
             step = decision.step
+            # Workers of a host each read and verify a share, if they can copy from one another.
             readers = group.local if nearby else (group.rank,)
             manifest = None
             if decision.is_held:
                 manifest = self._load(step, replica, readers.index(group.rank), len(readers))
+            # Members that have verified it must have the same state, whatever disk it came from.
             digest = NONE if manifest is None else _digest(manifest)
             digests = group.barrier(WorkerTag.RESTORE, 0, digest)
             if nearby:  # what one of them could not read, none of its host has
                 digests = whole_on(_hosts(group), group.members, digests)
             outcome = agreement.on_digests(digests)
+            # Some member has it whole: it is the state of the run, and the others receive it.
             if isinstance(outcome, Agreed):
                 verified = [group.members[index] for index in outcome.verified]
                 if decision.is_held and not set(verified) & set(group.local):
@@ -148,7 +152,7 @@ class Restorer:
         group: Group,
         verified: Sequence[int],
     ) -> Restored:
-        """What the members have agreed on, for one that has verified it or not.
+        """The agreed state, for one that has verified it or not.
 
         Raises:
             JobError: It was made on other hardware or software, which the job rejects.
@@ -161,6 +165,8 @@ class Restorer:
         changed = self._numerics_changes(manifest, replica, is_first=is_first)
         if is_first:
             self._log_code_changes(manifest)
+        # The tensors are in the replica; now the optimizers get their state, and the worker its
+        # progress.
         replica.restored(frozenset(manifest.uninitialized))
         progress = _progress(manifest, changed)
         if not all(set(ranks) & set(verified) for ranks in hosts):
@@ -176,6 +182,7 @@ class Restorer:
         name = names.checkpoint_name(step)
         chunks = _share(replica, index, count) if count > 1 else None
         self._away = ""
+        # A network file system may be away for a moment: look again before giving up.
         for is_last in looks():
             manifest = None
             try:
@@ -211,8 +218,8 @@ class Restorer:
     def _numerics_changes(
         self, manifest: Manifest, replica: Replica, *, is_first: bool
     ) -> list[str]:
-        """How hardware and software differ from those that a checkpoint was made with; the first
-        member logs it.
+        """Differences of hardware and software since a checkpoint was made; the first member logs
+        them.
 
         Raises:
             JobError: They differ, and the job does not accept that.
@@ -292,6 +299,7 @@ def _copy_shares(replica: Replica, group: Group, nearby: Nearby) -> None:
     size_bytes = replica.layout.size_bytes
     for index, rank in enumerate(local):
         if rank != group.rank:
+            # Shares do not overlap, so each is copied from the one that has read and verified it.
             start, end = parts.byte_range(_share(replica, index, len(local)), size_bytes)
             replica.flat[start:end].copy_(nearby(rank, size_bytes)[start:end])
 

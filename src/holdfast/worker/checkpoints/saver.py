@@ -64,7 +64,7 @@ class Results:
     Args:
         channel: To the agent.
         group: The members.
-        timeout_s: How long any wait may take.
+        timeout_s: Limit of any wait, seconds.
     """
 
     def __init__(self, channel: Channel, group: Group, timeout_s: float) -> None:
@@ -112,12 +112,12 @@ class CheckpointSaver:
     """Saves for one worker.
 
     Args:
-        spec: What the worker runs.
+        spec: Specification of the worker.
         channel: To its agent.
-        context: Of the worker.
+        context: Context of the worker.
         replica: Its state.
-        staging: Where checkpoints of its host wait to be written.
-        progress: How far the run has come.
+        staging: Buffers in which checkpoints of its host wait to be written.
+        progress: Progress of the run.
         compare: Compares all of the state with that of the other members.
     """
 
@@ -146,9 +146,10 @@ class CheckpointSaver:
         self._unsent: PartStagedMessage | None = None
 
     def requests(self, arena: Arena) -> RequestFlags:
-        """What this worker has seen that concerns checkpoints. From here on, its replica may be
+        """Requests for checkpoints that this worker has seen. From here on, its replica may be
         updated.
         """
+        # From here on the replica may be updated, so a GPU's copy of it must be complete.
         self._finish_part()
         seen = {
             RequestFlags.SAVE: arena.save_requested > self._current.save,
@@ -189,8 +190,8 @@ class CheckpointSaver:
             self._stage(in_memory=True)
 
     def save_or_defer(self) -> None:
-        """As `save`, but in a later step if some worker would have to wait until checkpoints before
-        this one are written.
+        """Save, but in a later step if some worker would have to wait until checkpoints before this
+        one are written.
         """
         progress = self._progress
         if not progress.followup.is_busy or self._spec.job.checkpoint.busy == "wait":
@@ -214,6 +215,7 @@ class CheckpointSaver:
             return
         self._context.status.enter(Phase.CHECKPOINT)
         self.compare()
+        # One of this step is on its way: wait for that one, and write another only if it fails.
         if self._is_begun and not self._await_result():
             return
         self._stage()
@@ -237,19 +239,19 @@ class CheckpointSaver:
 
     @property
     def _is_snapshot_due(self) -> bool:
-        """Whether this is the first member, and the time that snapshots may take allows one."""
+        """True if this is the first member, and the time that snapshots may take allows one."""
         if self._spec.job.checkpoint.memory != "auto" or self._group.member_index:
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
 
     @property
     def _is_begun(self) -> bool:
-        """Whether this worker has begun a checkpoint of this step in its generation."""
+        """True if this worker has begun a checkpoint of this step in its generation."""
         return self._current.save > 0 and self._current.step == self._progress.step
 
     @property
     def _current(self) -> Begun:
-        """What this worker has begun in its generation."""
+        """Newest checkpoint that this worker has begun in its generation."""
         generation = self._group.generation
         return self._begun if self._begun.generation == generation else Begun(generation)
 
@@ -264,11 +266,15 @@ class CheckpointSaver:
         step = self._progress.step
         current = self._current
         number = current.number + 1
+        # Numbers start again with each generation, so results of the last one must not be taken for
+        # them.
         if number == 1:
             self._results.begin_generation()
+        # Wait for a buffer: the writer may be slower than checkpoints are requested.
         free = partial(self._staging.is_free, number)
         self._results.wait(free, "earlier ones to be written")
         self._log_wait(step, time.monotonic() - began)
+        # Begun on this worker: a failure from here on is part of its result, not of the step.
         begun = replace(current, number=number)
         self._begun = begun if in_memory else replace(begun, save=number, step=step)
         content = dict[str, Any]()
@@ -278,6 +284,7 @@ class CheckpointSaver:
             content = self._staged(number)
         except OSError as failure:
             error = f"rank {group.rank}: {failure}"
+        # From here on the worker trains; the agent and its writer do the rest.
         self._staged_at = time.monotonic()
         self._stall_s = self._staged_at - began
         part = Part(
@@ -290,6 +297,7 @@ class CheckpointSaver:
             in_memory=in_memory,
         )
         self._unsent = PartStagedMessage(generation=group.generation, part=part)
+        # The copy is complete. A GPU still copies: it is finished before the next update.
         if self._replica.flat.device.type == "cpu":
             self._finish_part()
 
@@ -317,9 +325,11 @@ class CheckpointSaver:
         size_bytes = self._replica.layout.size_bytes
         index = group.local.index(group.rank)
         count = len(group.local)
+        # The workers of a host share the copying: each has its own chunks of the state.
         own = parts.chunks_of(index, count, size_bytes)
         self._staging.copy(number, self._replica.flat, *parts.byte_range(own, size_bytes))
         content: dict[str, Any] = {"others": _digests_of_others(self._replica, own, count)}
+        # One of them says where it all is, and what belongs to the state besides tensors.
         if index == 0:
             content["offset"] = self._staging.offset(number)
             header = header_of(self._spec, self._replica, self._progress, group.generation)
@@ -337,6 +347,7 @@ class CheckpointSaver:
         number = self._begun.save
         step = self._begun.step
         problem = self._results.of(number)
+        # One host that has written it is enough; all members decide alike.
         if not any(self._group.barrier(WorkerTag.SAVED, step, not problem)):
             return problem
         self._progress.saved_step = step

@@ -72,7 +72,7 @@ def run(spec: WriterSpec, arena: Arena, channel: Channel) -> int:
 
 
 def _seal(settings: CheckpointSettings) -> Seal:
-    """What signatures are checked with; nothing if the key is gone meanwhile."""
+    """Seal with which signatures are checked; nothing if the key is gone meanwhile."""
     with suppress(JobError):
         return Seal.of(settings)
     return UNSEALED

@@ -21,8 +21,8 @@ def evict(
     Args:
         group: The members, which have all come to the same result.
         wrong: Some of them, one at least.
-        error: What a wrong rank fails with.
-        tag: What the others wait at.
+        error: Error with which a wrong rank fails.
+        tag: Barrier at which the others wait.
         step: Steps committed.
 
     Raises:

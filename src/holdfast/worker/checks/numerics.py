@@ -27,13 +27,13 @@ _LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
 
 
 def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
-    """What the bits of this host's workers depend on, by name.
+    """Values that the bits of this host's workers depend on, by name.
 
     It is the same for all workers of a host, so that they decide alike.
 
     Args:
         job: With portable numerics, the results of kernels count instead of the CPU model.
-        device: Where this worker computes.
+        device: Device of this worker.
     """
     portable = job.numerics == "portable" and device.type == "cpu"
     return {
@@ -59,7 +59,7 @@ def check_portable(job: TrainJob) -> None:
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs, as `name old → new`; keys that a checkpoint lacks are skipped."""
+    """Differences, as `name old → new`; keys that a checkpoint lacks are skipped."""
     return [
         f"{name} {before[name]} → {now[name]}"
         for name in now
@@ -68,7 +68,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def exactness(job: TrainJob, changed: list[str]) -> str:
-    """How exact the weights of a run are."""
+    """Exactness of the weights of a run."""
     if job.merges_shards:
         return "not exact: sync=ddp" if job.sync == "ddp" else "not exact: numerics=fast"
     return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"

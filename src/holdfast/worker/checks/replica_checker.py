@@ -34,12 +34,12 @@ class ReplicaChecker:
     """Compares the replica of one worker with those of the other members.
 
     Args:
-        replica: Of this worker.
+        replica: Replica of this worker.
         group: The members.
         step: Steps committed, after which all replicas are equal.
 
     Attributes:
-        in_doubt: Whether replicas differ, so that this one may contain gradients of a wrong one.
+        in_doubt: True if replicas differ, so that this one may contain gradients of a wrong one.
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
@@ -78,8 +78,10 @@ class ReplicaChecker:
             Aborted: The generation is over, for example because another replica differs.
             ReplicaError: The replicas differ, and this worker leaves.
         """
+        # All members have the same digests before them, so all go the same way from here.
         if len(set(digests)) > 1:
             self._report(step, digests, self._compared_in(step), f"step {step + 1}")
+        # Equal before the update of this step: a flip is dated by these numbers.
         self._equal_at[step % NUM_SLICES] = self._always_equal_at = step
 
     def check_all(self, step: int) -> None:
@@ -106,8 +108,8 @@ class ReplicaChecker:
         Args:
             step: Steps committed.
             digests: In the order of the members.
-            ranges: What the digests cover.
-            detected: When the difference was detected.
+            ranges: Ranges that the digests cover.
+            detected: Moment at which the difference was detected, in words.
         """
         self.in_doubt = True
         group = self._group
@@ -115,6 +117,7 @@ class ReplicaChecker:
         # A worker that joined later knows of fewer comparisons.
         since = min(group.barrier(WorkerTag.COMPARE, step, since))
         by_rank = dict(zip(group.members, digests, strict=True))
+        # Of two replicas either may be the wrong one; then the error says so.
         common, is_majority = most_common(by_rank)
         odd = [rank for rank, each in by_rank.items() if each != common]
         usual = next(rank for rank in group.members if rank not in odd)
@@ -139,6 +142,8 @@ class ReplicaChecker:
         first = 0
         last = len(pieces)
         while last - first > 1:
+            # Invariant: the first difference is in pieces[first:last]. Each round is a barrier of
+            # all members.
             middle = (first + last) // 2
             left = [(start, end) for _, start, end, _ in pieces[first:middle]]
             mine = self._replica.digest(*left)

@@ -111,7 +111,7 @@ def check_reduction() -> None:
 
 
 def alignment_sensitive(kernel: Kernel) -> bool:
-    """Whether a kernel's bits depend on where its input begins."""
+    """True if a kernel's bits depend on where its input begins."""
     return any(
         not torch.equal(kernel(_moved(inputs, offset)), kernel(inputs))
         for inputs in _inputs()
@@ -120,7 +120,7 @@ def alignment_sensitive(kernel: Kernel) -> bool:
 
 
 def batch_sensitive(kernel: Kernel) -> bool:
-    """Whether a kernel's bits for a row depend on how many rows are computed together."""
+    """True if a kernel's bits for a row depend on how many rows are computed together."""
     return any(
         not torch.equal(kernel(inputs[start:end].clone()), whole[start:end])
         for inputs in _inputs()
@@ -134,14 +134,14 @@ def _dot(a: torch.Tensor) -> torch.Tensor:
 
 
 def _norm_is_reproducible() -> bool:
-    """Whether a norm does not depend on the addresses of its blocks, aligned as all blocks are."""
+    """True if a norm does not depend on the addresses of its blocks, aligned as all blocks are."""
     inputs = next(_inputs()).flatten()
     each = ALIGNMENT // inputs.element_size()
     return len({square(_moved(inputs, places * each)) for places in range(4)}) == 1
 
 
 def _inputs() -> Iterator[torch.Tensor]:
-    """The same numbers in each dtype, [_ROWS, _COLUMNS]."""
+    """Equal numbers in each dtype, [_ROWS, _COLUMNS]."""
     numbers = torch.linspace(-3, 3, _ROWS * _COLUMNS).sin().view(_ROWS, _COLUMNS)
     return (numbers.to(dtype) for dtype in _DTYPES)
 
@@ -149,5 +149,6 @@ def _inputs() -> Iterator[torch.Tensor]:
 def _moved(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     """A copy that begins `offset` elements after a multiple of ALIGNMENT."""
     memory = torch.empty(tensor.numel() + offset + ALIGNMENT, dtype=tensor.dtype)
+    # The memory begins anywhere, so aim at a known distance from an aligned address.
     lead = -memory.data_ptr() % ALIGNMENT // tensor.element_size() + offset
     return memory[lead : lead + tensor.numel()].view(tensor.shape).copy_(tensor)

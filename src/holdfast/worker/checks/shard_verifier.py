@@ -64,13 +64,14 @@ class ShardVerifier:
 
         Args:
             step: Steps committed before.
-            plan: Which member computes which shards from now on; None if that has not changed.
+            plan: Assignment of shards from now on; None if that has not changed.
         """
         self._step = step
         self._plan = plan or self._plan
         self._disputed = -1
         self._found.clear()
         size = self._plan.world_size
+        # The neighbour of the worker that computes a shard verifies it: never the same one.
         self._checked = {
             shard: (place + 1) % size
             for place in range(size if size > 1 and self._rate else 0)
@@ -80,7 +81,7 @@ class ShardVerifier:
         self.pending = [shard for shard, verifier in self._checked.items() if verifier == own]
 
     def checks(self, shard: int) -> bool:
-        """Whether `shard` is checked in this step."""
+        """True if `shard` is checked in this step."""
         return shard in self._checked
 
     def publish(self, shard: int, digest: int) -> None:
@@ -96,7 +97,7 @@ class ShardVerifier:
 
     @property
     def is_disputed(self) -> bool:
-        """Whether two workers found different digests in this step."""
+        """True if two workers found different digests in this step."""
         return self._disputed >= 0
 
     def find_dispute(self) -> bool:
@@ -109,8 +110,10 @@ class ShardVerifier:
         """
         if not self._checked:
             return False
+        # The table is whole: every row was written before a barrier of the reduction.
         mine = next((1 + shard for shard in self._found if self._differs(shard)), 0)
         reports = self._group.barrier(WorkerTag.VERIFY, self._step, mine)
+        # Of several disputed shards, all members choose the same one.
         self._disputed = max(reports) - 1
         if self.is_disputed:
             self._first = {
@@ -131,9 +134,12 @@ class ShardVerifier:
         """
         group = self._group
         shard = self._disputed
+        # What the verifier found the first time, then what everyone found now, itself included.
         verified = group.barrier(WorkerTag.VERIFY, self._step, self._verified)
         again = group.barrier(WorkerTag.VERIFY, self._step, self._found.get(shard, 0))
         first = self._first | {self._verifier: verified[group.members.index(self._verifier)]}
+        # The majority of the second round is right; of two, the one that contradicts itself is
+        # wrong.
         wrong = wrong_ranks(dict(zip(group.members, again, strict=True)), first)
         if wrong:
             error = HardwareError(

@@ -27,7 +27,7 @@ class Followups:
         member: The worker.
 
     Attributes:
-        in_loop: Whether the loop over shards has begun. Before it, a worker that was replaced
+        in_loop: True if the loop over shards has begun. Before it, a worker that was replaced
             evaluates again from the first call.
     """
 
@@ -45,7 +45,7 @@ class Followups:
 
     @property
     def has_evaluations(self) -> bool:
-        """Whether anything is evaluated after epochs."""
+        """True if anything is evaluated after epochs."""
         return bool(self._evaluations)
 
     def run(self, reader: Reader) -> None:
@@ -55,10 +55,12 @@ class Followups:
             Aborted: The generation is over.
         """
         progress = self._progress
-        saver = self._member.saver
+        saver = self._member.joined.saver
         followup = progress.followup
         if followup.compares:
             saver.compare()
+        # Calls are counted from zero: a worker that takes over gets the known results in the same
+        # order.
         progress.evaluations.calls = 0
         improved = self._evaluate_after(progress.step - 1, reader)
         followup.calls = progress.evaluations.calls
@@ -70,6 +72,7 @@ class Followups:
             saver.save_or_defer()
         elif followup.snapshots and not followup.is_busy:
             saver.keep_snapshot()
+        # From here on the step is complete; a worker that joins does not repeat it.
         followup.pending = False
 
     @property
@@ -86,17 +89,18 @@ class Followups:
         """
         member = self._member
         evaluations = self._progress.evaluations
-        buffers = member.stepper.buffers
+        buffers = member.joined.stepper.buffers
         results = evaluations.before_loop
         call = self._calls_before_loop
         if self.in_loop:
             results = evaluations.results
             call = evaluations.calls
+        # No member has evaluated this call yet, so all do it now, together.
         if call == len(results):
             autocast = devices.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
                 results.append(
-                    member.evaluator.evaluate(
+                    member.joined.evaluator.evaluate(
                         member.shards, source, measure, tally, self._progress.step
                     )
                 )
@@ -115,7 +119,7 @@ class Followups:
 
     @property
     def stops_early(self) -> bool:
-        """Whether the watched metric has not improved for as many evaluations as the job allows."""
+        """True if the watched metric has not improved for as many evaluations as the job allows."""
         patience = self._settings.patience
         return patience is not None and self._progress.evaluations.best.since >= patience
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from holdfast.arena.memory import Phase
 from holdfast.data.dataset import generators_kept
@@ -61,11 +62,13 @@ class MainOnly:
         if self._is_running:
             function()
             return
-        status = self._member.context.status
+        member = self._member
+        status = member.context.status
+        view = member.joined.state.read_only_view() if member.has_joined else nullcontext()
         before = status.enter(Phase.FORWARD)
         self._is_running = True
         try:
-            with generators_kept(), self._member.looking():
+            with generators_kept(), view:
                 function()
         finally:
             self._is_running = False

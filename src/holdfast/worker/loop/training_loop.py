@@ -39,8 +39,8 @@ from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard, plan_of
-from holdfast.worker.step.commit import Committed, CommitVote, UserStatesDiffer
-from holdfast.worker.step.current_shard import checked_number
+from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
+from holdfast.worker.step.shard_work import checked_number
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob
@@ -61,16 +61,16 @@ class TrainingLoop:
     Args:
         job: The job, as the task reads it.
         member: The worker, which has joined.
-        followups: What follows a commit.
-        hooks: What user code does after a commit.
-        main_only: What user code does on one worker.
-        source: What to train on.
+        followups: Work of all workers after a commit.
+        hooks: Callbacks of user code after a commit.
+        main_only: Functions of user code that one worker runs.
+        source: Data to train on.
         epochs: Passes through it; 0 if only `steps` ends the run.
         steps: Steps of the run; 0 if only `epochs` ends it.
 
     Attributes:
         shard: The shard that user code computes now; None outside of one.
-        is_checking: Whether that shard only checks a result.
+        is_checking: True if that shard only checks a result.
 
     Raises:
         JobError: The run began with other data.
@@ -93,13 +93,14 @@ class TrainingLoop:
         self._main_only = main_only
         self._job = job
         self._progress = member.progress
-        self._state = member.state
-        self._stepper = member.stepper
+        self._state = member.joined.state
+        self._stepper = member.joined.stepper
         self._status = member.context.status
         self._balancing = member.balancing
         self._breakdown = member.breakdown
         self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
+        # Before anything is read: a resumed run must read the same data in the same order.
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
         if job.precision == "fp16" and self._progress.loss_scale is None:
             self._progress.loss_scale = LossScale()
@@ -119,11 +120,13 @@ class TrainingLoop:
         member = self._member
         status = self._status
         reader = self._reader
+        # For the agent, which shows how far the run is.
         status[Word.TOTAL_STEPS] = reader.total_steps
         status[Word.EPOCHS] = reader.epochs
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
-        for optimizer in member.replica.optimizers:
+        # From here on an optimizer is stepped by the commit only.
+        for optimizer in member.joined.replica.optimizers:
             optimizer.register_step_pre_hook(self._refuse_step)
         member.begin_loop(self._on_commit)
         if self._extended:
@@ -131,8 +134,10 @@ class TrainingLoop:
         try:
             while True:
                 try:
+                    # What comes next follows from the progress alone, so a worker that was replaced
+                    # continues like the others.
                     if self._is_over:
-                        member.saver.save_durably()
+                        member.joined.saver.save_durably()
                         break
                     check_samples(reader, self._progress)
                     if self._progress.followup.pending:
@@ -141,6 +146,8 @@ class TrainingLoop:
                         raise StopRequested
                     else:
                         yield from self._one_step()
+                # The step in progress is not lost: partial sums of it stay in the slots, and the
+                # next turn continues with what is missing.
                 except Aborted:
                     yield from self._rejoin()
         finally:
@@ -177,7 +184,7 @@ class TrainingLoop:
 
     @property
     def _is_first(self) -> bool:
-        """Whether this worker writes down what concerns all."""
+        """True if this worker writes down what concerns all."""
         return self._member.group.member_index == 0
 
     def _event_log(self) -> EventLog:
@@ -217,10 +224,13 @@ class TrainingLoop:
         """Yield this worker's shards of the current step, and commit it."""
         member = self._member
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
-        member.context.failpoints.at_step(member.replica)
+        member.context.failpoints.at_step(member.joined.replica)
         self._record_plan()
+        # More than one round only if a result is in doubt: then the next work is to compute it
+        # again.
         while True:
             while work := self._stepper.next_work():
+                # A shard may take long: do not begin one for a generation that is over.
                 member.group.check_abort()
                 self._status.enter(Phase.DATA)
                 with nullcontext() if work.is_check else self._stopwatch.shard():
@@ -259,6 +269,7 @@ class TrainingLoop:
     def _read(self, work: Work) -> Loaded | None:
         """The samples of `work`; None if it has none and needs none."""
         step = self._progress.step
+        # Samples that another worker was assigned: they were not read ahead here.
         if work.is_check:
             return self._reader.read_now(step, work.item)
         loaded = self._reader.take(step, work.item, self._stepper.work_items)
@@ -273,12 +284,15 @@ class TrainingLoop:
             return
         step = self._progress.step
         device = self._member.device
+        # The replica's values, random numbers of its own, and buffers as at the start of the step:
+        # the shard's result depends on nothing else.
         self._status.enter(Phase.FORWARD)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
         batch = loaded.batch if device.type == "cpu" else devices.to_device(loaded.batch, device)
         self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
         self.is_checking = work.is_check
         with devices.autocast(device, self._job.precision):
+            # User code runs now. It returns here when it asks for the next shard.
             yield self.shard
         self.shard = None
         self.is_checking = False
@@ -296,6 +310,8 @@ class TrainingLoop:
             self._state.verify_bases()
         except HardwareError as error:
             raise SelfEviction(error) from None
+        # All that members must know of each other travels with the reduction, at no further
+        # barrier.
         vote = CommitVote(
             requests=self._member.requests(),
             user_state=self._state.user_digest(),
@@ -312,14 +328,17 @@ class TrainingLoop:
         except HardwareError as error:
             raise SelfEviction(error) from None
         self._status.enter(Phase.DATA)
+        # The step is not committed, and all members know that: none has changed its replica.
         if committed is None:
             self._balancing.ignore_step()
             return False
+        # The step counts: a member that is aborted now completes it from the root slot.
         self._on_commit(committed)
         straggler = self._balancing.straggler
         if self._is_first and straggler is not None:
             straggler = straggler.because(self._breakdown.reason_of(straggler.rank))
             self._member.standby.request(straggler, self._progress.step)
+        # Every member plans from the same times, so all change to the same plan at the same step.
         if self._balancing.replan():
             self._stepper.assign(self._progress.step, self._balancing.plan)
         return True
@@ -338,7 +357,7 @@ class TrainingLoop:
             with self._event_log() as log:
                 log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
 
-    def _on_commit(self, committed: Committed) -> None:
+    def _on_commit(self, committed: StepCommitted) -> None:
         """Take note of a committed step, and call the commit hooks."""
         samples = self._reader.batch_size_of(committed.step)
         record = {
@@ -354,13 +373,17 @@ class TrainingLoop:
         }
         loss = json_lines.number(committed.loss)
         skipped = committed.skipped
+        # Progress first: what follows is between two steps, and user code sees the new step.
         self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
             self._breakdown.observe(self._progress.step, committed.times, counts)
+        # Once a step on every worker, however many shards it computed.
         with self._stopwatch.rest():
             self._reader.advance()
             self._call_hooks()
+            # What the hooks have changed is state from here on, and the replica is marked as
+            # intact.
             self._state.commit()
             self._status[Word.SAMPLES] += samples
             self._member.metrics.step(
@@ -368,6 +391,7 @@ class TrainingLoop:
                 self._member.times.since_last(),
                 partial(self._breakdown.row, committed.times, counts),
             )
+            # After the state is complete, so that a change by this worker alone is noticed.
             self._main_only.run_deferred()
         if committed.step == 0 and self._is_first and (unread := self._job.unread()):
             with self._event_log() as log:

@@ -19,6 +19,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.staging import NUM_BUFFERS
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import agree
 from holdfast.core.step import tree
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -28,7 +29,6 @@ from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
-from holdfast.worker.agreement import agree
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.frozen_weights import Bases
@@ -50,15 +50,15 @@ class AttachedModels:
     """Models and optimizers, the same on every worker, and their memory.
 
     Args:
-        context: Of this worker.
+        context: Context of this worker.
         arena: The host's shared memory.
-        device: Where to compute.
-        folder: Where bases are cached by default.
+        device: Device to compute on.
+        folder: Default directory of the cache of bases.
 
     Attributes:
-        module: What is trained: the model, or a module whose attributes are the named models.
-        optimizers: Of the models, in the order of their attachment.
-        registered: What user code registers, by name.
+        module: The model that is trained, or a module whose attributes are the named models.
+        optimizers: Optimizers of the models, in the order of their attachment.
+        registered: Objects that user code registers, by name.
         bases: Frozen tensors that the models use.
         replica, sections: The memory, once the members have met; None before.
     """
@@ -100,12 +100,13 @@ class AttachedModels:
         Args:
             model: Builds the model.
             optimizer: Builds its optimizer.
-            name: Of the model, where a run trains several; else empty.
+            name: Name of the model, where a run trains several; else empty.
 
         Raises:
             JobError: They cannot be trained, or the name is missing or taken.
         """
         self._check_name(name)
+        # Every worker draws the same initial weights, whenever it is started.
         seed_everything(seed_for("attach", self._job.seed, *([name] if name else [])))
         factories: tuple[object, ...] = model, optimizer
         for each in factories:
@@ -117,6 +118,7 @@ class AttachedModels:
         built = model()
         if self.bases.digests and self._job.init_from is not None:
             raise JobError("init_from would write to frozen weights of session.base; remove it")
+        # On a GPU this moves the model, so it comes before the optimizer, which holds its tensors.
         self.bases.adopt(built, name, self._device)
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(
@@ -163,7 +165,7 @@ class AttachedModels:
         """Note that the run begins with the initial weights.
 
         Args:
-            run_dir: Where to write down what was loaded; None if another worker does.
+            run_dir: Directory for a record of what was loaded; None if another worker writes it.
 
         Raises:
             JobError: `init_from` names no weights, or they do not fit.
@@ -178,7 +180,7 @@ class AttachedModels:
         """Make sure that all members train the same model, and have memory for it.
 
         Args:
-            items: What this worker computes in a step.
+            items: Work of this worker in a step.
             resume: Says where its values come from.
 
         Raises:
@@ -188,15 +190,18 @@ class AttachedModels:
         """
         group = self._group
         size_bytes = self._layout.size_bytes
+        # All would start from the initial weights, and this worker has overwritten its own.
         if not (resume.donors or resume.restore or self._is_initial):
             lost = "its donor was lost, and it no longer has the initial values"
             raise SelfEviction(NoStateError(f"has no state to start from: {lost}"))
         taken = resume.donors.get(group.rank, group.rank) != group.rank
         self._is_initial &= not (taken or resume.restore)
+        # From here on members check in lockstep, barrier by barrier.
         self.bases.agree(group)
         # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
+        # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             trained = self.trained.parameters()
             self.sections = Sections(
@@ -213,13 +218,15 @@ class AttachedModels:
             check_memory(self._job, self.sections, replica_bytes, self.bases.size_bytes)
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
+        # With a donor the memory is left as it is: a lost worker may have left an intact replica
+        # there.
         if self.replica is None:
             self.replica = self._moved_in(self.sections, items, empty=bool(resume.donors))
         return self.replica, self.sections
 
     @cached_property
     def trained(self) -> Trained:
-        """What a replica consists of: nothing can be registered after the first use."""
+        """Objects of which a replica consists: nothing can be registered after the first use."""
         kept = {name: each for name, each in self.registered.items() if isinstance(each, nn.Module)}
         return Trained(
             model=self.module,
@@ -231,7 +238,7 @@ class AttachedModels:
 
     @property
     def weights(self) -> dict[str, Any] | None:
-        """Where frozen weights come from, and the sizes of all parts; None without them."""
+        """Origin of frozen weights, and the sizes of all parts; None without them."""
         if not self.bases.digests:
             return None
         trained = self.trained.parameters().values()
@@ -245,7 +252,7 @@ class AttachedModels:
 
     @cached_property
     def user_state(self) -> UserState:
-        """What user code keeps apart from tensors."""
+        """State that user code keeps apart from tensors."""
         return UserState(self.trained, self.registered)
 
     @cached_property
@@ -254,7 +261,7 @@ class AttachedModels:
 
     @property
     def _in_arena(self) -> bool:
-        """Whether replicas are in the arena, where other workers can read them."""
+        """True if replicas are in the arena, where other workers can read them."""
         return self._device.type == "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
@@ -290,7 +297,7 @@ def check_memory(
 
     Args:
         job: The job.
-        sections: What the workers share, mapped and not yet written to.
+        sections: Memory that the workers share, mapped and not yet written to.
         replica_bytes: Size of a replica; 0 if replicas are on GPUs.
         base_bytes: Size of the bases, of which the host has one copy.
 
@@ -301,6 +308,7 @@ def check_memory(
     leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
     partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     shared = sections.used_bytes(partials)
+    # Activations come on top; they are not known yet, so this is a lower limit.
     own = job.workers * replica_bytes
     host = available()
     needed = shared + own + base_bytes

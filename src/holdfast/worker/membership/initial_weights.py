@@ -20,9 +20,9 @@ class InitialWeights:
     worker needs no file, so an error waits until `use`.
 
     Args:
-        source: What the job says; None leaves the model as its factory has built it.
+        source: Setting of the job; None leaves the model as its factory has built it.
         model: Takes the weights.
-        name: Of the model, where a run trains several; else empty.
+        name: Name of the model, where a run trains several; else empty.
     """
 
     def __init__(self, source: InitFrom | None, model: nn.Module, name: str = "") -> None:

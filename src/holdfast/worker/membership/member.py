@@ -11,15 +11,15 @@ a state yet. A worker without state gets that of another member, or all load a c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.collectives.connections import Listener
+from holdfast.collectives.group import agree
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted, JobError, UntrustedStateError
 from holdfast.rundir.run_directory import BASES
@@ -28,59 +28,68 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker import devices
 from holdfast.worker.agent_link import AgentLink, SelfEviction
-from holdfast.worker.agreement import agree
 from holdfast.worker.checkpoints.restore import Restorer
 from holdfast.worker.checkpoints.saver import CheckpointSaver
-from holdfast.worker.checks.numerics import check_portable, exactness
+from holdfast.worker.checks.numerics import check_portable
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.enter_group import enter_group
-from holdfast.worker.membership.standby import Standby
+from holdfast.worker.membership.standby import StandbyMember
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.shared_sections import Sections
-from holdfast.worker.step.commit import Committed, RequestFlags
+from holdfast.worker.step.commit import RequestFlags, StepCommitted
 from holdfast.worker.step.stepper import StepContext, Stepper
 from holdfast.worker.timing.balancing import Balancing
 from holdfast.worker.timing.breakdown import Breakdown
-from holdfast.worker.timing.times import Times
+from holdfast.worker.timing.stopwatch import PhaseTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
-    """What a worker has once it has joined a generation."""
+class JoinedParts:
+    """Parts of a worker that has joined a generation.
+
+    Attributes:
+        stepper: Computes the steps.
+        state: State that this worker has in common with the other members.
+        evaluator: Evaluates with the other members.
+        saver: Saves checkpoints with the other members.
+        replica: This worker's tensors.
+    """
 
     stepper: Stepper
     state: WorkerState
     evaluator: Evaluator
     saver: CheckpointSaver
+    replica: Replica
 
 
 class Member:
     """One worker.
 
     Args:
-        spec: What it is started with.
+        spec: Specification that it is started with.
         arena: The host's shared memory.
-        agent: Where it waits between generations.
+        agent: Link to its agent, at which it waits between generations.
         channel: To its agent.
-        listener: Where it accepts workers of other hosts.
+        listener: Listener for workers of other hosts.
 
     Attributes:
-        job, device, group: What it trains, where and with which members.
-        context: What every part of this worker needs.
-        progress: How far the run has come.
-        balancing: Which member computes which shards.
-        breakdown: What the members spend their time on.
-        standby: How it leaves the others and returns, if it is much slower.
+        job, device, group: Its job, its device and its members.
+        context: Values that every part of this worker needs.
+        progress: Progress of the run.
+        balancing: Plan of which member computes which shards.
+        breakdown: Time of the members by cause.
+        standby: Its way to standby and back, if it is much slower than the others.
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
+        models: Models that user code attaches; None before the first one.
     """
 
     def __init__(
@@ -102,23 +111,23 @@ class Member:
         run_dir = Path(spec.run_dir)
         self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
         self.breakdown = Breakdown(self.group, run_dir, job)
-        self.standby = Standby(agent, arena)
+        self.standby = StandbyMember(agent, arena)
         self.metrics = Metrics(spec.run_dir)
         self._spec = spec
         self._channel = channel
         self._restorer = Restorer(spec, channel)
-        self.times = Times(arena, spec.rank)
+        self.times = PhaseTimes(arena, spec.rank)
         self._arena = arena
         self._agent = agent
         self._listener = listener
-        self._attached: AttachedModels | None = None
-        self._joined: _Joined | None = None
+        self.models: AttachedModels | None = None
+        self._joined: JoinedParts | None = None
         self._has_state = False
-        self._on_commit: Callable[[Committed], None] | None = None
+        self._on_commit: Callable[[StepCommitted], None] | None = None
 
     @property
     def attached(self) -> AttachedModels:
-        """What is trained, before training has begun.
+        """Models that will be trained, before training has begun.
 
         Raises:
             JobError: It has begun.
@@ -128,62 +137,27 @@ class Member:
                 "session.attach was called too late; call it before session.shards, and before "
                 "session.state and session.step"
             )
-        if self._attached is None:
-            self._attached = AttachedModels(
+        if self.models is None:
+            self.models = AttachedModels(
                 self.context, self._arena, self.device, Path(self._spec.run_dir) / BASES
             )
-        return self._attached
-
-    def register(self, name: str, registered: object) -> None:
-        """Make `registered` part of the run's state.
-
-        Raises:
-            JobError: There is no model, training has begun, or the name is taken.
-        """
-        if self._attached is None:
-            raise JobError("call session.attach(model, optimizer) before session.register")
-        if self._joined is not None:
-            raise JobError(
-                f"session.register({name!r}, …) was called too late; call it right after "
-                "session.attach"
-            )
-        self._attached.register(name, registered)
+        return self.models
 
     @property
-    def stepper(self) -> Stepper:
-        """Computes the steps.
+    def has_joined(self) -> bool:
+        """True once this worker trains: nothing can be attached or registered any more."""
+        return self._joined is not None
+
+    @property
+    def joined(self) -> JoinedParts:
+        """Parts that this worker has since it joined a generation.
 
         Raises:
             JobError: There is nothing to train yet.
         """
         if self._joined is None:
             raise JobError("call session.attach(model, optimizer) first")
-        return self._joined.stepper
-
-    @property
-    def state(self) -> WorkerState:
-        """What this worker has in common with the other members."""
-        assert self._joined is not None, "the worker has not joined a generation"
-        return self._joined.state
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """Evaluates with the other members."""
-        assert self._joined is not None, "the worker has not joined a generation"
-        return self._joined.evaluator
-
-    @property
-    def saver(self) -> CheckpointSaver:
-        """Saves checkpoints with the other members."""
-        assert self._joined is not None, "the worker has not joined a generation"
-        return self._joined.saver
-
-    @property
-    def replica(self) -> Replica:
-        """This worker's tensors, once it has joined a generation."""
-        assert self._attached is not None
-        assert self._attached.replica is not None
-        return self._attached.replica
+        return self._joined
 
     @property
     def shards(self) -> range:
@@ -192,7 +166,7 @@ class Member:
 
     def join_once(self) -> None:
         """Join the others, if there is a model to train and this has not been done."""
-        if self._attached is not None and self._joined is None:
+        if self.models is not None and self._joined is None:
             self.join()
 
     def join(self) -> None:
@@ -208,7 +182,7 @@ class Member:
             self.standby.on_probed(0.0)
 
     def join_unless_probed(self) -> bool:
-        """As `join`, but returns False when this worker is on standby and has to measure itself."""
+        """Join, but return False when this worker is on standby and has to measure itself."""
         while True:
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
@@ -226,20 +200,7 @@ class Member:
                 self._enter(resume)
                 return True
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """Let user code of this worker alone look at the state within the context.
-
-        Raises:
-            JobError: It has changed the state.
-        """
-        if self._joined is None:
-            yield
-            return
-        with self.stepper.buffers.committed(), self.state.looking():
-            yield
-
-    def begin_loop(self, on_commit: Callable[[Committed], None]) -> None:
+    def begin_loop(self, on_commit: Callable[[StepCommitted], None]) -> None:
         """Note that the loop over shards begins.
 
         Args:
@@ -252,15 +213,15 @@ class Member:
         self._on_commit = on_commit
         while True:
             try:
-                self.state.begin_loop()  # may have to read a stream again up to its position
+                self.joined.state.begin_loop()  # may have to read a stream again up to its position
                 return
             except Aborted:
                 self.join()
 
     def requests(self) -> RequestFlags:
-        """What the run is asked to do after the current step, as far as this worker has seen."""
+        """Requests to the run after the current step, as far as this worker has seen."""
         stop = RequestFlags.STOP if self._arena.stop_requested else RequestFlags.NOTHING
-        return stop | self.saver.requests(self._arena)
+        return stop | self.joined.saver.requests(self._arena)
 
     def finish(self) -> None:
         """Make the last step durable, with the others.
@@ -270,38 +231,20 @@ class Member:
         """
         self.join_once()
         if self._joined is not None:
-            self.state.commit()
+            self.joined.state.commit()
         self.group.barrier(WorkerTag.END, self.progress.step)
         if self._joined is not None:
-            self.saver.save_durably()
-
-    def result(self) -> dict[str, Any]:
-        """The result of the run; the same from every member."""
-        if self._attached is None:
-            return {}
-        best = self.progress.evaluations.best
-        return {
-            "steps": self.progress.step,
-            "loss": self.progress.loss,
-            "metrics": self.progress.evaluations.metrics,
-            "best": None if best.value is None else {"step": best.step, "value": best.value},
-            **self.metrics.throughput(),
-            "seconds": self.times.means(),
-            "bottleneck": self.breakdown.in_words,
-            "exactness": exactness(self.job, self.progress.numerics_changes),
-            "weights_sha256": self.replica.weights_sha256(),
-            "weights": self._attached.weights,
-        }
+            self.joined.saver.save_durably()
 
     def _enter(self, resume: ResumeMessage) -> None:
         enter_group(self.group, self._agent, self._listener, resume)
-        if self._attached is None:
+        if self.models is None:
             self.balancing.begin_generation()
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
         even = plan_of(self.job, len(resume.members))
         items = work_items_of(even, self.group.member_index, self.job)
-        replica, sections = self._attached.allocate(items, resume)
+        replica, sections = self.models.allocate(items, resume)
         if resume.generation == 1 and is_first_member:
             log_sensitive_kernels(self.metrics.run_dir)
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
@@ -312,38 +255,38 @@ class Member:
         is_first_here = self.group.rank == self.group.local[0]
         self.metrics.set_writing(self.progress, writes=is_first_here)
         if self._joined is None:
-            self._joined = self._parts(self._attached, replica, sections)
-            self.state.on_state_loaded()
+            self._joined = self._parts(self.models, replica, sections)
+            self.joined.state.on_state_loaded()
         elif not keeps_state:
-            self.stepper.restart()
-            self.state.on_state_loaded()
+            self.joined.stepper.restart()
+            self.joined.state.on_state_loaded()
         self.balancing.begin_generation(sections.slot_bytes)  # from the costs that all know now
         self.breakdown.begin_generation()
-        self.stepper.assign(self.progress.step, self.balancing.plan)
-        self.stepper.resume(self.progress.step)
+        self.joined.stepper.assign(self.progress.step, self.balancing.plan)
+        self.joined.stepper.resume(self.progress.step)
 
     def _transfer(
         self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool
     ) -> None:
         """Bring this worker to the step from which all resume, with the state that members have."""
         transfer = StateTransfer(self.group, sections, replica)
-        if takes_left := keeps_state and not self._has_state:
-            self.progress.replace(transfer.take_left(resume.step))
+        if loads_intact := keeps_state and not self._has_state:
+            self.progress.replace(transfer.load_intact_replica(resume.step))
         elif keeps_state and self.progress.step < resume.step:
             assert self._on_commit is not None, "a step was computed before the loop"
-            self._on_commit(self.stepper.complete(self.progress.step))
+            self._on_commit(self.joined.stepper.complete(self.progress.step))
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
         transfer.transfer(resume, self.progress, self.metrics)
         self._has_state = True
-        if takes_left or not keeps_state:
+        if loads_intact or not keeps_state:
             self._restore_user_state()
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
         self._arena.forget_replicas()
-        assert self._attached is not None
+        assert self.models is not None
         restored = self._restorer.restore(replica, self.group, resume.restore, sections.replica)
         if restored.progress is not None:
             self.progress.replace(restored.progress)
@@ -353,7 +296,7 @@ class Member:
             transfer.transfer(resume.model_copy(update=agreed), self.progress, self.metrics)
         if not restored.donors:  # from no checkpoint
             is_first = self.group.member_index == 0
-            self._attached.record_start(self.metrics.run_dir if is_first else None)
+            self.models.record_start(self.metrics.run_dir if is_first else None)
         self._restore_user_state()
         agree(
             self.group,
@@ -365,11 +308,11 @@ class Member:
         self._has_state = True
 
     def _restore_user_state(self) -> None:
-        assert self._attached is not None
+        assert self.models is not None
         if self.progress.user.captured:  # not before training has begun
-            self._attached.user_state.restore(self.progress.user.captured)
+            self.models.user_state.restore(self.progress.user.captured)
 
-    def _parts(self, attached: AttachedModels, replica: Replica, sections: Sections) -> _Joined:
+    def _parts(self, attached: AttachedModels, replica: Replica, sections: Sections) -> JoinedParts:
         """Build what trains, once there is a state."""
         replicas = ReplicaChecker(replica, self.group, self.progress.step)
         stepper = attached.steppers.build(
@@ -400,4 +343,6 @@ class Member:
         )
         if self.group.rank == self.group.local[0]:
             saver.announce()
-        return _Joined(stepper=stepper, state=state, evaluator=evaluator, saver=saver)
+        return JoinedParts(
+            stepper=stepper, state=state, evaluator=evaluator, saver=saver, replica=replica
+        )

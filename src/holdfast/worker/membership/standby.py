@@ -18,7 +18,7 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import AgentLink
 
 
-class Standby:
+class StandbyMember:
     """One worker's way to standby and back.
 
     Args:
@@ -33,12 +33,12 @@ class Standby:
 
     @property
     def is_active(self) -> bool:
-        """Whether this worker is on standby."""
+        """True if this worker is on standby."""
         return self._probes.is_on_standby
 
     @property
     def probe_at(self) -> float:
-        """When to compute the next probe, monotonic seconds; infinite if none is due."""
+        """Time of the next probe, monotonic seconds; infinite if none is due."""
         return self._probes.due_at
 
     def request(self, straggler: Straggler, step: int) -> None:

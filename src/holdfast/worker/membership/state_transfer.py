@@ -60,8 +60,8 @@ class StateTransfer:
 
         Args:
             resume: Names the donor of each rank.
-            progress: What this worker knows; replaced if it receives its state.
-            metrics: Of this worker; it receives what the newest steps have logged, too.
+            progress: Progress of this worker; replaced if it receives its state.
+            metrics: Metrics of this worker, which also get what the newest steps have logged.
 
         Raises:
             Aborted: The generation is over.
@@ -74,11 +74,16 @@ class StateTransfer:
         donor = resume.donors[rank]
         header = b""
         if donor == rank:
+            # One donor is enough: all donors of a step have equal replicas, or a check finds that
+            # they do not.
             if rank == min(resume.donors.values()):
                 self._check_replicas_of_lost(resume)
             header = self._header(progress, metrics.for_others() if group.network else ())
+            # On a CPU the replica itself is in the arena, where others read it; nothing is copied
+            # here.
             if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
+        # After this barrier every donor's replica can be read, and none changes before `COPIED`.
         payloads = group.gather(WorkerTag.STAGED, step, header)
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
@@ -86,6 +91,7 @@ class StateTransfer:
             self._send_between_hosts(group.network, resume)
             if not self._in_arena:  # the leader has received what other workers copy
                 group.local_barrier(WorkerTag.RECEIVED, step)
+        # A joining worker: the tensors, then the optimizers' knowledge of them, then the progress.
         if donor != rank:
             if donor in group.local:
                 self._take(donor, step)
@@ -95,13 +101,18 @@ class StateTransfer:
                     self._replica.flat.copy_(self._staged(rank))
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
+            # A donor of another host has checked its own data only.
             progress.samples_checked &= donor in group.local  # this host may have other data
             metrics.recent.extend(_parse(headers[donor])["recent"])
+        # A donor that was aborted between two steps: what the others did together is not done
+        # twice.
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
+        # After this barrier no member reads another one's replica, so training may change it.
         group.barrier(WorkerTag.COPIED, step)
         if any(giver != joining for joining, giver in resume.donors.items()):
             metrics.note_transfer(self._replica.flat.nbytes)
+        # The staged copy has served: its pages go back to the host.
         if not self._in_arena:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
@@ -110,6 +121,7 @@ class StateTransfer:
         """Send replicas of this host's donors to other hosts, and receive those of joining workers.
         A host's leader does this for all of its workers; `COPIED` comes after it.
         """
+        # Lane 0 of each host carries all replicas; it belongs to the leader.
         if self._group.rank != self._group.local[0]:
             return
 
@@ -151,8 +163,10 @@ class StateTransfer:
             SelfEviction: It differs from the one that the lost worker of this rank has left.
         """
         rank = self._group.rank
+        # An intact replica of the same step that has the donor's bits need not be copied.
         if not (self._has_intact_replica(rank, step) and self._is_equal(rank, donor, step)):
             self._replica.flat.copy_(self._staged(donor))
+        # From here on it is this worker's; it is intact again at its next commit.
         self._sections.intact.begin_change(rank)
 
     def _check_replicas_of_lost(self, resume: ResumeMessage) -> None:
@@ -166,11 +180,11 @@ class StateTransfer:
                 self._is_equal(rank, self._group.rank, resume.step)
 
     def _has_intact_replica(self, rank: int, step: int) -> bool:
-        """Whether a lost worker has left its replica after `step` steps, whole."""
+        """True if a lost worker has left its replica after `step` steps, whole."""
         return self._in_arena and self._sections.intact.is_intact(rank, step)
 
     def _is_equal(self, lost: int, donor: int, step: int) -> bool:
-        """Whether the replica that a lost worker has left has the bits of the donor's. Where it
+        """True if the replica that a lost worker has left has the bits of the donor's. Where it
         does not, yet no tensor differs, the difference is in the padding, which is no state.
 
         Raises:
@@ -178,6 +192,7 @@ class StateTransfer:
         """
         left = self._staged(lost)
         right = self._staged(donor)
+        # The common case: one pass over both. Only a difference is looked for tensor by tensor.
         if torch.equal(left.view(torch.int64), right.view(torch.int64)):
             return True
         for entry in self._replica.layout.entries:
@@ -195,7 +210,7 @@ class StateTransfer:
     def _staged(self, rank: int) -> torch.Tensor:
         return self._sections.replica(rank, self._replica.flat.numel())
 
-    def take_left(self, step: int) -> Progress:
+    def load_intact_replica(self, step: int) -> Progress:
         """Take over what a lost worker of this rank has left after `step` steps: its replica, which
         stays where it is; returns its progress.
         """
@@ -203,11 +218,12 @@ class StateTransfer:
         intact = self._sections.intact
         assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
         left = json.loads(intact.progress(rank))
+        # The tensors are in place; only the objects around them are new in this process.
         self._replica.restored(frozenset(left["uninitialized"]))
         return Progress.from_donor(left["progress"])
 
     def _header(self, progress: Progress, recent: Sequence[Mapping[str, Any]] = ()) -> bytes:
-        """What this worker knows, for the others.
+        """Knowledge of this worker, for the others.
 
         Raises:
             JobError: The user state is too large.
@@ -229,7 +245,7 @@ class StateTransfer:
 
 
 def packed(progress: Progress, replica: Replica) -> bytes:
-    """What a lone worker leaves with its replica; see `StateTransfer.take_left`."""
+    """Content that a lone worker leaves with its replica; see `load_intact_replica`."""
     left = {"progress": progress.to_json(), "uninitialized": sorted(replica.uninitialized)}
     return json.dumps(left).encode()
 

@@ -33,14 +33,14 @@ class WorkerState:
     """The state of one worker.
 
     Args:
-        attached: What it trains; the members have met.
+        attached: Models that it trains; the members have met.
         group: The members.
-        progress: How far the run has come.
+        progress: Progress of the run.
         buffers: The model's buffers.
         replicas: Compares the replica with those of the other members.
 
     Attributes:
-        replicas: As above.
+        replicas: The argument.
     """
 
     def __init__(
@@ -112,9 +112,11 @@ class WorkerState:
         if self._is_released:
             return
         user = self._progress.user
+        # In this order: buffers and modules into the replica, then what is kept apart from tensors.
         self._buffers.commit()
         self._replica.capture_modules()
         user.commit(self._user_state.capture())
+        # Every later write, until the next commit, is a change within the loop.
         self._writes = self._replica.writes()
         size = len(json.dumps(user.committed))
         most = MAILBOX_BYTES // 2
@@ -124,9 +126,9 @@ class WorkerState:
                 f"the user state takes {size:,} bytes, most of it in {largest}; at most {most:,} "
                 "can be transferred; keep large tensors in a module given to session.register"
             )
-        self._leave()
+        self._publish_intact()
 
-    def _leave(self) -> None:
+    def _publish_intact(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica on a GPU, which is lost with its worker.
         """
@@ -134,6 +136,8 @@ class WorkerState:
         left = b""
         if len(self._group.members) == 1 and self._replica.flat.device.type == "cpu":
             left = packed(self._progress, self._replica)
+        # Zero first: a worker that dies between these lines leaves nothing that could be taken for
+        # whole.
         self._sections.intact.begin_change(rank)
         self._sections.intact.end_change(rank, self._progress.step, left)
 
@@ -155,6 +159,8 @@ class WorkerState:
             JobError: It changes a module in a way that cannot be given to another worker.
         """
         user = self._progress.user
+        # Autograd counts writes, so tensors that user code overwrites are found without comparing
+        # them.
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
@@ -165,21 +171,22 @@ class WorkerState:
             self.replicas.compare_always(user.overwritten)
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Let user code of one worker look at the state within the context. Which modules are in
-        training mode is restored.
+    def read_only_view(self) -> Iterator[None]:
+        """Let user code of one worker look at the committed state within the context. Buffers and
+        training modes are restored.
 
         Raises:
             JobError: It has changed the state.
         """
-        with self._user_state.modes_kept():
-            yield
-        if self._has_begun and not self._is_released and (what := self._changed()):
-            raise JobError(
-                f"{what} was modified in a session.main_only function (step "
-                f"{self._progress.step}): the other workers do not run it, so they would have "
-                "another state; modify it in session.on_commit"
-            )
+        with self._buffers.committed():
+            with self._user_state.modes_kept():
+                yield
+            if self._has_begun and not self._is_released and (what := self._changed()):
+                raise JobError(
+                    f"{what} was modified in a session.main_only function (step "
+                    f"{self._progress.step}): the other workers do not run it, so they would have "
+                    "another state; modify it in session.on_commit"
+                )
 
     def user_digest(self) -> int:
         """A digest of what user code keeps, for a commit; 56 bits. Hosts may also have different
@@ -198,11 +205,12 @@ class WorkerState:
         return own if self._group.network is None else digest(own, self._progress.order)
 
     def _changed(self) -> str:
-        """What has changed since the newest commit; empty if nothing has."""
+        """Name of what has changed since the newest commit; empty if nothing has."""
         user = self._progress.user
         before = user.committed
         now = {"session.state": user.state, **self._user_state.capture()}
         writes = self._replica.writes()
+        # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
         odd = (name for name in writes if writes[name] != self._writes.get(name))
@@ -241,6 +249,7 @@ class WorkerState:
             JobError: What user code keeps differs.
         """
         group = self._group
+        # Values before tensors: a difference in values explains one in tensors.
         own = digest(self._progress.user.committed)
         digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
         for rank, each in zip(group.members, digests, strict=True):
@@ -252,7 +261,7 @@ class WorkerState:
 def _data_differ(
     network: Network, first: int, other: int, headers: Sequence[Mapping[str, Any]]
 ) -> str:
-    """How the data of two hosts differ."""
+    """Difference of the data of two hosts, in words."""
     left, right = (header["order"] for header in headers)
     keys = sorted(key for key in left | right if left.get(key) != right.get(key))
     hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]

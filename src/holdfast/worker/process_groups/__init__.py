@@ -1,1 +1,1 @@
-"""What workers need for process groups of torch.distributed: a store, and errors that cascade."""
+"""Process groups of torch.distributed: their store, and errors that cascade."""

@@ -37,7 +37,7 @@ def await_abort(group: Group) -> None:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Whether an exception, or a cause of it, is about a connection to other workers."""
+    """True if an exception, or a cause of it, is about a connection to other workers."""
     return any(
         isinstance(each, dist.DistError | ConnectionError)
         or (isinstance(each, RuntimeError) and _OF_A_CONNECTION.search(str(each)))

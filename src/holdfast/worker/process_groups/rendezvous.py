@@ -35,10 +35,10 @@ PORT_RELEASE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the workers of a generation meet.
+    """Meeting point of the workers of a generation.
 
     Attributes:
-        address, port: Of the store, for this worker.
+        address, port: Address of the store, for this worker.
         store: The store, on rank 0: it lasts as long as it is held there.
     """
 
@@ -52,11 +52,11 @@ class Rendezvous:
 
 
 class _Own(BaseModel):
-    """What a worker says to those of other hosts.
+    """Message of a worker to those of other hosts.
 
     Attributes:
         tunnel: The address of its agent's tunnel.
-        ports: Where it listens.
+        ports: Ports on which it listens.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -84,6 +84,7 @@ def meet(job: Job, group: Group, agent: AgentLink) -> Rendezvous:
     store = _serve(group, address, job.port) if group.member_index == 0 else None
     if network is not None and ports:
         _open_tunnel(network, group, agent, [*ports, *([store.port] if store else [])])
+    # The store is served, and tunnels are open: a worker that passes this barrier can connect.
     port = group.barrier(WorkerTag.ATTACH, 0, store.port if store else 0)[0]
     return Rendezvous(address=address, port=port, store=store)
 

@@ -120,10 +120,10 @@ def _set_environment(
     """Undo the fork server's changes, and set the variables that torchrun sets.
 
     Args:
-        spec: Of this worker.
+        spec: Specification of this worker.
         group: Says which workers are on which host.
-        rendezvous: Where the store is.
-        restarted: How often all workers were restarted.
+        rendezvous: Place of the store.
+        restarted: Number of restarts of all workers.
     """
     _restore_environment(spec)
     hosts = (group.members,) if group.network is None else group.network.hosts.ranks

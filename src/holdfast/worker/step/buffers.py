@@ -55,15 +55,19 @@ class Buffers:
         Does not count as a write for autograd: a discarded shard may still be in its backward
         pass.
         """
+        # User code may have bound another tensor in the shard before.
         for module, key, name in self._places:
             module._buffers[key] = self._working[name]
         if self._working:
+            # Through `.data`, which does not raise the version that autograd compares in a backward
+            # pass.
             working = [buffer.data for buffer in self._working.values()]
             torch._foreach_copy_(working, [self._committed[name] for name in self._working])
 
     @contextmanager
     def committed(self) -> Iterator[None]:
         """Within the context, the model computes with the committed values, even inside a shard."""
+        # Inside a shard the buffers may have moved on: remember both the objects and their values.
         bound = [module._buffers[key] for module, key, _ in self._places]
         moved = [buffer.clone() for buffer in self._working.values()]
         self.begin()
@@ -82,11 +86,14 @@ class Buffers:
             JobError: A buffer was added, removed or reshaped.
         """
         left = self._found()
+        # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
         if self._averaged:
             averaged = [left[name] for name in self._averaged]
             torch._foreach_copy_(slot.buffers, torch._foreach_mul(averaged, weight))
         if self._kept:
             torch._foreach_copy_(slot.kept, [left[name] for name in self._kept])
+        # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
+        # values may round.
         return [not torch.equal(left[name], self._committed[name]) for name in self._averaged]
 
     def take(self, root: Slot, changed: Sequence[bool], kept: Sequence[torch.Tensor]) -> None:
@@ -112,7 +119,7 @@ class Buffers:
         self._working = {}
         self._places = []
 
-    def left(self) -> list[torch.Tensor]:
+    def current_values(self) -> list[torch.Tensor]:
         """The values after a shard, by position."""
         return list(self._found().values())
 
@@ -128,6 +135,8 @@ class Buffers:
                     f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} "
                     "now; give it its final shape in the model's constructor"
                 )
+            # Of several modules that share a buffer, one may have bound a new tensor: that is the
+            # value.
             if name not in buffers or buffer is not start:
                 buffers[name] = buffer
         for prefix, module in self._modules:

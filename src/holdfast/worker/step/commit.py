@@ -23,7 +23,7 @@ from holdfast.errors import NonFiniteError
 
 
 class RequestFlags(enum.IntFlag):
-    """What the run is asked to do after a step. What one worker has seen applies to all."""
+    """Requests to the run after a step. One that a single worker has seen applies to all."""
 
     NOTHING = 0
     STOP = 1
@@ -46,13 +46,13 @@ _REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitVote:
-    """What a worker tells the others before a commit.
+    """Message of a worker to the others before a commit.
 
     Attributes:
-        requests: What it has seen that the run is asked to do.
+        requests: Requests to the run that it has seen.
         user_state: A digest of what its user code keeps; 56 bits.
         replica: A digest of part of its replica.
-        times: What it has measured in the step.
+        times: Times that it has measured in the step.
     """
 
     requests: RequestFlags
@@ -68,14 +68,15 @@ class CommitVote:
 
 def check_user_states(group: Group, reduced: Reduced) -> None:
     """Raises: UserStatesDiffer: Members bring different user states to a commit."""
-    digests = [value >> _REQUEST_BITS for value in reduced.values]
+    # The vote is one word: digest of the user state, then the requests in the lowest bits.
+    digests = [value >> _REQUEST_BITS for value in reduced.votes]
     for rank, each in zip(group.members, digests, strict=True):
         if each != digests[0]:
             raise UserStatesDiffer(group.members[0], rank)
 
 
 class UserStatesDiffer(Exception):
-    """What user code keeps is not the same on two ranks.
+    """User code keeps different values on two ranks.
 
     Args:
         first, other: The ranks.
@@ -88,16 +89,16 @@ class UserStatesDiffer(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class StepCommitted:
     """A step that counts.
 
     Attributes:
         loss: Mean over its samples.
         logged: Means of what was logged, by name.
         norm: The gradient's 2-norm before clipping.
-        skipped: Whether it was left out of the weights because its gradient is not finite.
-        requests: What some worker has seen that the run is asked to do.
-        times: What each member has measured.
+        skipped: True if it was left out of the weights because its gradient is not finite.
+        requests: Requests to the run that some worker has seen.
+        times: Times that each member has measured.
     """
 
     step: int
@@ -109,23 +110,24 @@ class Committed:
     times: tuple[StepTimes, ...]
 
 
-def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> Committed:
+def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> StepCommitted:
     """Commit `step`, whose gradient had this norm before clipping, and publish that."""
+    # The count of steps comes last: a reader of it finds the loss of that step.
     status.loss = reduced.loss
     status[Word.COMMITTED] = step + 1
-    return Committed(
+    return StepCommitted(
         step=step,
         loss=reduced.loss,
         logged=reduced.logged,
         norm=norm,
         skipped=not is_finite(norm),
-        requests=RequestFlags(functools.reduce(operator.or_, reduced.values) & _REQUEST_MASK),
-        times=reduced.times,
+        requests=RequestFlags(functools.reduce(operator.or_, reduced.votes) & _REQUEST_MASK),
+        times=reduced.step_times,
     )
 
 
 def is_finite(norm: float) -> bool:
-    """Whether a gradient with this 2-norm can be applied; not if it is NaN."""
+    """True if a gradient with this 2-norm can be applied; not if it is NaN."""
     return norm < MAX_FINITE_NORM
 
 
@@ -139,9 +141,10 @@ def not_finite(
     Args:
         step: Steps committed before it.
         gradients: By parameter.
-        advice: What is known about the cause, or where to look for it.
+        advice: Known cause, or a place to look for it.
     """
     norms = {name: float(value.double().norm()) for name, value in gradients.items()}
+    # Every norm may be finite although that of all together is not: then the largest one is named.
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
     return NonFiniteError(

@@ -35,14 +35,14 @@ from holdfast.worker.process_groups.rendezvous import meet
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
-    Committed,
     CommitVote,
+    StepCommitted,
     check_user_states,
     commit_step,
     is_finite,
     not_finite,
 )
-from holdfast.worker.step.current_shard import check_logged_count, check_loss
+from holdfast.worker.step.shard_work import check_logged_count, check_loss
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -71,7 +71,7 @@ class DdpStepper:
     """Computes steps on one worker, whose batch is one leaf; see `worker.step.stepper`.
 
     Args:
-        model: What user code calls.
+        model: Model that user code calls.
         context: Its slots hold no gradients.
 
     Raises:
@@ -113,8 +113,8 @@ class DdpStepper:
         )
         self.buffers = Buffers(replica, sections.slot_layout)
         self.buffers.begin()
-        all_here = functools.partial(self._status.enter, Phase.REDUCE)
-        self._reducer = TreeReducer(group, sections.reduction, len(group.members), all_here)
+        begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
+        self._reducer = TreeReducer(group, sections.reduction, len(group.members), begin_reduce)
         self._slot = sections.slot(group.rank, 0)
         self._root = sections.root
         self._intact = sections.intact
@@ -123,7 +123,7 @@ class DdpStepper:
         self._logged: dict[str, float] = {}
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
-        """See `Stepper.assign`."""
+        """Implements `Stepper.assign`."""
         self.work_items = work_items_of(plan, self._group.member_index, self._job)
         assert [item.leaf for item in self.work_items] == [self._group.rank], "one batch a worker"
 
@@ -131,7 +131,7 @@ class DdpStepper:
         """Nothing remains of a step: after a failure, all workers are started again."""
 
     def restart(self) -> None:
-        """See `Stepper.restart`."""
+        """Implements `Stepper.restart`."""
         self.buffers.begin()
         self._replica.model.zero_grad()
         self._done = False
@@ -139,11 +139,11 @@ class DdpStepper:
     abandon = restart
 
     def next_work(self) -> Work | None:
-        """See `Stepper.next_work`."""
+        """Implements `Stepper.next_work`."""
         return None if self._done else Work(self.work_items[0], is_check=False)
 
     def begin_shard(self, work: Work, seed: int) -> None:  # noqa: ARG002  # there is one batch
-        """See `Stepper.begin_shard`."""
+        """Implements `Stepper.begin_shard`."""
         self._slot.stats.zero_()
         self._weight = None
         self._logged = {}
@@ -166,6 +166,8 @@ class DdpStepper:
         self._slot.stats[WEIGHT] = weight
         self._slot.stats[LOSS] = weight * loss.detach().double()
         step = self._status[Word.COMMITTED]
+        # DDP divides by the number of workers, so the factor must know the weights of all
+        # beforehand.
         weights = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
         total = sum(map(float_of, weights))
         if not (math.isfinite(total) and total > 0):
@@ -185,7 +187,7 @@ class DdpStepper:
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
-        """See `Stepper.log`."""
+        """Implements `Stepper.log`."""
         self._logged |= values
         check_logged_count(self._logged)
 
@@ -205,14 +207,16 @@ class DdpStepper:
         """Never called, as every worker computes something in every step."""
         raise AssertionError(f"work item {work.item} has no samples")
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed:
-        """See `Stepper.commit`."""
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
+        """Implements `Stepper.commit`."""
         rank = self._group.rank
+        # One leaf a worker, in its first slot: all but the gradient is summed as with the tree.
         table = [tree.ABSENT] * tree.num_nodes(len(self._group.members))
         table[tree.leaf(rank, len(self._group.members))] = 0
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
-        self._replicas.check(step, reduced.digests)
+        self._replicas.check(step, reduced.replica_digests)
+        # The gradient is averaged already, the same on all workers, so each computes the same norm.
         norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)
@@ -223,7 +227,7 @@ class DdpStepper:
         self.restart()
         return commit_step(self._status, step, reduced, norm)
 
-    def complete(self, step: int) -> Committed:
+    def complete(self, step: int) -> StepCommitted:
         """Never called: after a failure, all workers are started again."""
         raise AssertionError(f"step {step + 1} cannot be completed with sync=ddp")
 

@@ -20,7 +20,7 @@ class StepperFactory:
 
     Attributes:
         model: The model as user code calls it.
-        reduces_in_slots: Whether gradients are summed through slots in the arena.
+        reduces_in_slots: True if gradients are summed through slots in the arena.
         build: Builds the stepper once the members have met.
     """
 

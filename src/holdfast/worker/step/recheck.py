@@ -28,7 +28,7 @@ from holdfast.core.step.digests import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
 from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.commit import is_finite, not_finite
-from holdfast.worker.step.partials import PartialSums
+from holdfast.worker.step.shard_work import PartialSums
 
 _OTHER_BITS: Final = -1
 _SAME_BITS: Final = 0
@@ -42,13 +42,13 @@ class Recheck:
 
     Args:
         group: The workers.
-        memory: Where their partial sums can be read.
+        memory: Memory in which their partial sums can be read.
         tables: Every member's slots by node.
         num_leaves: Leaves of the tree; each is a shard.
 
     Attributes:
-        shards: What this worker recomputes.
-        sums: Where the results go.
+        shards: Shards that this worker recomputes.
+        sums: Partial sums that take the results.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class Recheck:
         tables: Mapping[int, Sequence[int]],
         num_leaves: int,
     ) -> None:
+        # All slots are whole and no worker writes to one until the next step: every member reads
+        # all of them.
         held = {
             rank: {
                 node: memory.partial_sum(rank, number)
@@ -71,12 +73,15 @@ class Recheck:
             for rank, sums in held.items()
         }
         self._sums_are_odd = any(odd.values())
+        # Every member finds the same suspects, because all read the same memory.
         suspects = odd if self._sums_are_odd else held  # maybe only their total is not finite
         self._group = group
         self._shards_of = {
             rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
             for rank, sums in suspects.items()
         }
+        # A worker never checks itself, unless it is alone: a repeatable fault would give equal
+        # bits.
         before = group.members[group.member_index - 1]
         self._theirs = suspects[before]
         self.shards = self._shards_of[before]
@@ -105,8 +110,12 @@ class Recheck:
             HardwareError: This worker was wrong.
         """
         group = self._group
+        # All shards of the suspects are recomputed and added along the same tree, so bits can be
+        # compared.
         same = all(self._is_same(node, slot) for node, slot in self._theirs.items())
         findings = group.barrier(WorkerTag.RECHECK, step, self._finding if same else _OTHER_BITS)
+        # Other bits from the same samples and weights: the worker before the one that reports them
+        # is wrong.
         wrong = {
             rank
             for index, what in enumerate(findings)
@@ -122,6 +131,7 @@ class Recheck:
                 "of its host"
             )
             evict(group, wrong, error, WorkerTag.RECHECK, step)
+        # Hardware is cleared. Shards that are not finite by themselves point at their samples.
         odd = [what - 1 for what in findings if what > _SAME_BITS]
         shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
         cause = "so the cause is the data or the model, not the hardware: "
@@ -133,7 +143,7 @@ class Recheck:
         )
 
     def _is_same(self, node: int, theirs: Slot) -> bool:
-        """Whether this worker has found the same bits for a node."""
+        """True if this worker has found the same bits for a node."""
         number = self.sums.table[node]
         return number != tree.EMPTY and all(
             map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
@@ -145,7 +155,7 @@ def _private(layout: SlotLayout) -> Slot:
 
 
 def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are equal except for the payloads of NaNs: a sum of two NaNs may be
+    """True if two tensors are equal except for the payloads of NaNs: a sum of two NaNs may be
     either, and kernels may swap its operands.
     """
     both = left.isnan() & right.isnan()

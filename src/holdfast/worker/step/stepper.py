@@ -23,16 +23,16 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.commit import Committed, CommitVote
+from holdfast.worker.step.commit import CommitVote, StepCommitted
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker computes next.
+    """Next piece of work of a worker.
 
     Attributes:
         item: The shards, and the leaf of the reduction tree that they fill.
-        is_check: Whether it only checks a result. Then nothing that user code does meanwhile
+        is_check: True if it only checks a result. Then nothing that user code does meanwhile
             counts.
     """
 
@@ -42,10 +42,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What every stepper works with.
+    """Parts that every stepper works with.
 
     Attributes:
-        replica: What is trained.
+        replica: State that is trained.
         sections: The memory that the workers share.
         replicas: Compares the replica with those of the other members.
         worker: The job, the group, the status and the failpoints of this worker.
@@ -61,8 +61,8 @@ class Stepper(Protocol):
     """Computes steps on one worker.
 
     Attributes:
-        work_items: What this worker computes in every step.
-        needs_every_worker: Whether every worker computes something in every step. Then one without
+        work_items: Work of this worker in every step.
+        needs_every_worker: True if every worker computes something in every step. Then one without
             samples computes a batch of others' samples, with a weight of 0.
         buffers: The model's buffers.
     """
@@ -92,7 +92,7 @@ class Stepper(Protocol):
         ...
 
     def next_work(self) -> Work | None:
-        """What this worker computes next in the current step; None if it is time to commit."""
+        """Next work of this worker in the current step; None if it is time to commit."""
         ...
 
     def begin_shard(self, work: Work, seed: int) -> None:
@@ -106,7 +106,7 @@ class Stepper(Protocol):
 
         Args:
             loss: The mean over the shard, a scalar.
-            weight: What the shard counts for; usually its part of the step's samples, so that all
+            weight: Weight of the shard; usually its part of the step's samples, so that all
                 weights add up to one. It is rounded to the loss's dtype.
             scale: The power of two that losses are multiplied by, so that gradients do not vanish.
                 The gradient is divided by it. It is the same on all workers.
@@ -139,14 +139,14 @@ class Stepper(Protocol):
         """Account for a shard without samples: it weighs nothing."""
         ...
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Reduce, check, clip, update and commit.
 
         Args:
             step: Steps committed before.
-            vote: What this worker tells the others.
-            scale: Of losses. If it is above 1, it may be why a gradient is not finite, and the step
-                is skipped.
+            vote: Message of this worker to the others.
+            scale: Scale of losses. Above 1, it may be why a gradient is not finite, and then the
+                step is skipped.
 
         Returns:
             The step; None if a result is in doubt. Once `next_work` is computed, the next call
@@ -162,6 +162,6 @@ class Stepper(Protocol):
         """
         ...
 
-    def complete(self, step: int) -> Committed:
+    def complete(self, step: int) -> StepCommitted:
         """Commit a step that other members have committed before the generation ended."""
         ...

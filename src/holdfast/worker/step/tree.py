@@ -18,11 +18,10 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import Reduced
-from holdfast.collectives.slot import LOSS, WEIGHT, Slot
+from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
@@ -32,16 +31,20 @@ from holdfast.worker.devices import WeightCasts
 from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
-    Committed,
     CommitVote,
+    StepCommitted,
     check_user_states,
     commit_step,
     is_finite,
     not_finite,
 )
-from holdfast.worker.step.current_shard import CurrentShard, check_logged_count, check_loss
-from holdfast.worker.step.partials import PartialSums
 from holdfast.worker.step.recheck import Recheck
+from holdfast.worker.step.shard_work import (
+    CurrentShard,
+    PartialSums,
+    check_logged_count,
+    check_loss,
+)
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -72,69 +75,69 @@ class TreeStepper:
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it writes to a gradient
-        all_here = functools.partial(self._status.enter, Phase.REDUCE)
-        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, all_here)
+        begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
+        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, begin_reduce)
+        self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members = group.members
-        self._lone = False
-        self._theirs: list[list[int]] = []
+        self._peer_tables: list[list[int]] = []
         self.restart()
 
     def restart(self) -> None:
-        """See `Stepper.restart`."""
+        """Implements `Stepper.restart`."""
+        # A backward pass may be under way: its gradients are dropped when they come.
         if self._shard is not None:
             self._shard.discarded = True
-        self._reducer.end_lending()
         self._begin_step()
 
     def assign(self, step: int, plan: Plan) -> None:
-        """See `Stepper.assign`."""
+        """Implements `Stepper.assign`."""
         self.work_items = work_items_of(plan, self._group.member_index, self._job)
-        self._lone = self._holds_one
         self._verifier.begin(step, plan)
 
     def resume(self, step: int) -> None:
-        """See `Stepper.resume`. Partial sums of leaves that moved to another member stay usable."""
+        """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
         self._recheck = None
+        # This worker may get more of the step than it had: then it holds several partial sums, and
+        # other workers read blocks that were its own.
+        self._lending.write_back()
+        if self._shard is not None:
+            self._shard.lends_gradients = False
         if self._members != self._group.members:
             self._members = self._group.members
-            self._reducer.write_lent(self._sums.slots(0))
             self._reducer.assign_blocks()
             if self._job.merges_shards or not self._sums.has_capacity:
                 self.restart()
-        self._lone = self._holds_one
-        self._theirs = self._reducer.gather_tables(self._sums.table, step)
-
-    @property
-    def _holds_one(self) -> bool:
-        """Whether this worker will hold a single partial sum in this step."""
-        return len(self.work_items) == 1 and self._shard is None and self._sums.is_empty
+        # From here on every member knows which leaves remain, whoever has computed the others.
+        self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
 
     def next_work(self) -> Work | None:
-        """See `Stepper.next_work`."""
+        """Implements `Stepper.next_work`."""
         items = self.work_items
         if self._recheck is not None:
             items = [WorkItem.of_shard(shard) for shard in self._recheck.shards]
         for item in items:
-            if not self._has(item.leaf):
+            if not self._is_computed(item.leaf):
                 return Work(item, is_check=self._recheck is not None)
         return next(
             (Work(WorkItem.of_shard(shard), is_check=True) for shard in self._verifier.pending),
             None,
         )
 
-    def _has(self, leaf: int) -> bool:
-        """Whether some member has computed `leaf` in this step, or this one in its recheck."""
+    def _is_computed(self, leaf: int) -> bool:
+        """True if some member has computed `leaf` in this step, or this one in its recheck."""
         sums = self._current_sums
         node = tree.leaf(leaf, self._sections.num_leaves)
-        theirs = self._theirs if self._recheck is None else []
-        return any(tree.covers(table, node) for table in (sums.table, *theirs))
+        peers = self._peer_tables if self._recheck is None else []
+        return any(tree.covers(table, node) for table in (sums.table, *peers))
 
     def begin_shard(self, work: Work, seed: int) -> None:
-        """See `Stepper.begin_shard`."""
+        """Implements `Stepper.begin_shard`."""
+        # A lone partial sum is read where autograd leaves it; a GPU's memory cannot be read here.
+        lends = len(self.work_items) == 1 and self._sums.is_empty and self._recheck is None
         number = self._current_sums.take_slot()
         slot = self._current_sums.slots(number)
         slot.stats.zero_()
@@ -143,11 +146,13 @@ class TreeStepper:
             leaf=work.item.leaf,
             number=number,
             slot=slot,
+            lends_gradients=lends and self._replica.flat.device.type == "cpu",
             fired=[False] * len(self._parameters),
             verify_only=self._is_verified_only(work),
         )
         if self._keeps_casts:
             self._casts.keep()
+        # Last, so that nothing above draws from the shard's random numbers.
         seed_everything(seed)
 
     def _is_verified_only(self, work: Work) -> bool:
@@ -156,7 +161,7 @@ class TreeStepper:
     def backward(
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
     ) -> None:
-        """See `Stepper.backward`."""
+        """Implements `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
         if shard.weight is not None:
@@ -164,12 +169,14 @@ class TreeStepper:
                 "session.backward was called twice for one shard; add the losses and call it once"
             )
         check_loss(loss)
+        # Noted before autograd runs: a second call must be refused even if this one fails.
         shard.weight = weight
         shard.slot.stats[WEIGHT] = weight
         value = loss.detach().double()
         self._check_no_gradients()
         inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
         before = self._status.enter(Phase.BACKWARD)
+        # Autograd gives weight x scale x gradient: no pass over the gradient applies the weight.
         torch.autograd.backward(loss * (weight * scale), inputs=inputs)
         self._status.enter(Phase.COLLECT)
         shard.slot.stats[LOSS] = weight * value  # waits for a GPU
@@ -181,7 +188,7 @@ class TreeStepper:
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
-        """See `Stepper.log`."""
+        """Implements `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
         self._shard.logged |= values
         check_logged_count(self._shard.logged)
@@ -203,41 +210,45 @@ class TreeStepper:
             self._current_sums.give_back(shard.number)
             self._current_sums.enter(shard.leaf, tree.EMPTY)
         else:
+            # The slot is whole before the table says so.
             self._complete(shard, shard.weight)
             self._current_sums.enter(shard.leaf, shard.number)
 
     def _all_fired(self, shard: CurrentShard) -> bool:
-        """Whether all casts lead to their weights: those made under `no_grad` do not, and a shard
+        """True if all casts lead to their weights: those made under `no_grad` do not, and a shard
         would get no gradient through what another one has cast.
         """
         pairs = zip(self._parameters, shard.fired, strict=True)
         return all(fired or not parameter.requires_grad for parameter, fired in pairs)
 
     def skip_shard(self, work: Work) -> None:
-        """See `Stepper.skip_shard`."""
+        """Implements `Stepper.skip_shard`."""
         if self._is_verified_only(work):
             self._verifier.record(work.item.leaf, None)
         else:
             self._current_sums.enter(work.item.leaf, tree.EMPTY)
 
     def abandon(self) -> None:
-        """See `Stepper.abandon`."""
+        """Implements `Stepper.abandon`."""
         self._shard = None
         self._forget_gradients()
         self.restart()
 
-    def commit(self, step: int, vote: CommitVote, scale: int) -> Committed | None:
-        """See `Stepper.commit`."""
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
+        """Implements `Stepper.commit`."""
         if self._recheck is not None:
             error = self._recheck.resolve(step, self._mean_gradients())
             if scale == 1:
                 raise error
             return self._publish(step, self._reducer.reduced())
+        # All members have recomputed the disputed shard: now they decide.
         if self._verifier.is_disputed:
             self._verifier.resolve()
         reduced = self._reduce(step, vote)
+        # The gradient is summed, and nothing is changed yet. Every check from here to `_publish`
+        # has the same input on all members, so all commit the step or none does.
         check_user_states(self._group, reduced)
-        self._replicas.check(step, reduced.digests)
+        self._replicas.check(step, reduced.replica_digests)
         if self._verifier.find_dispute():
             self._replicas.check_all(step)  # a wrong weight causes that, too
             return None
@@ -255,8 +266,9 @@ class TreeStepper:
             raise not_finite(step, self._mean_gradients())
         return self._publish(step, reduced)
 
-    def _publish(self, step: int, reduced: Reduced) -> Committed:
+    def _publish(self, step: int, reduced: Reduced) -> StepCommitted:
         """Commit a step whose result all members have."""
+        # From here on the step is decided: an aborted worker completes it from the root slot.
         self._status[Word.REDUCED_STEP] = step + 1
         if self._group.network is not None:  # every host can complete the step from now on
             self._group.barrier(WorkerTag.COMMIT, step)
@@ -265,16 +277,16 @@ class TreeStepper:
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
         return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
 
-    def complete(self, step: int) -> Committed:
-        """See `Stepper.complete`."""
+    def complete(self, step: int) -> StepCommitted:
+        """Implements `Stepper.complete`."""
         return self._apply(step, self._reducer.reduced())
 
-    def _apply(self, step: int, reduced: Reduced) -> Committed:
+    def _apply(self, step: int, reduced: Reduced) -> StepCommitted:
         self._status.enter(Phase.OPTIMIZER)
+        # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._sections.intact.begin_change(self._group.rank)
         if is_finite(reduced.norm):
             self._update(reduced)
-        self._reducer.end_lending()
         self._begin_step()
         self._verifier.begin(step + 1)
         return commit_step(self._status, step, reduced, reduced.norm)
@@ -283,7 +295,7 @@ class TreeStepper:
         return dict(zip(self._names, self._root_gradients, strict=True))
 
     def _begin_recheck(self, step: int) -> None:
-        self._reducer.write_lent(self._sums.slots(0))
+        self._lending.write_back()
         self._group.barrier(WorkerTag.RECHECK, step)  # all slots are whole
         self._recheck = Recheck(
             self._group,
@@ -306,7 +318,9 @@ class TreeStepper:
             gradients = self._root_gradients
         elif not self._optimizer_reads_only:
             gradients = [gradient.clone() for gradient in self._root_gradients]
+        # Autograd counts writes: so it is known afterwards whether the optimizer has made any.
         versions = [gradient._version for gradient in gradients]
+        # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device, non_blocking=True) if was_used else None
         self._replica.step_optimizers()
@@ -319,16 +333,16 @@ class TreeStepper:
 
     @property
     def _current_sums(self) -> PartialSums:
-        """Where the shards go that are computed now."""
+        """Partial sums that take the shards that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
         self._casts.forget()
         self._recheck = None
-        self._theirs = []
+        self._peer_tables = []
+        self._lending.end()
         own_slots = functools.partial(self._sections.slot, self._group.rank)
         self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
-        self._lone = self._holds_one
         self.buffers.begin()
 
     def _complete(self, shard: CurrentShard, weight: float) -> None:
@@ -343,7 +357,9 @@ class TreeStepper:
             self._verifier.publish(shard.leaf, self._digest(shard))
 
     def _digest(self, shard: CurrentShard) -> int:
-        return digest_of(float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.left())
+        return digest_of(
+            float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
+        )
 
     def _collect(self, shard: CurrentShard, scale: int) -> None:
         """Move the gradients that autograd has computed into the shard's slot, or lend them."""
@@ -353,26 +369,17 @@ class TreeStepper:
         if any(gradient.is_sparse for gradient in found):
             raise JobError("sparse gradients cannot be reduced; build with sparse=False")
         shard.fired = [gradient is not None for gradient in gradients]
+        # A power of two: the division changes no bit, unless a gradient is too small for float32.
         if scale != 1 and found:
             torch._foreach_mul_(found, 1 / scale)
         if shard.verify_only or self._verifier.checks(shard.leaf):
             shard.raw_gradients = found
         if shard.verify_only:
             return
-        if self._lone and self._recheck is None and self._replica.flat.device.type == "cpu":
-            self._lend(shard.slot, gradients)
+        if shard.lends_gradients:
+            self._lending.write(shard.slot, gradients)
         else:
             shard.slot.write_gradients(gradients)
-
-    def _lend(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Write to `slot` only what the reducer does not read from the gradients themselves."""
-        for index, (target, gradient) in enumerate(zip(slot.gradients, gradients, strict=True)):
-            if gradient is None:
-                target.zero_()
-                continue
-            flat = gradient.contiguous().view(-1)
-            for piece in self._reducer.lend(index, flat):
-                copy_past_cache(target.view(-1)[piece], flat[piece])
 
     def _forget_gradients(self) -> None:
         for parameter in self._parameters:

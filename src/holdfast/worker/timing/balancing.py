@@ -38,13 +38,13 @@ class Balancing:
     """The plan of one worker, which follows from the times of all.
 
     Args:
-        context: Of this worker.
-        progress: Of the run; the costs in it are written here.
-        run_dir: Of the run, which has the code of a run of several hosts.
+        context: Context of this worker.
+        progress: Progress of the run; the costs in it are written here.
+        run_dir: Directory of the run, which has the code of a run of several hosts.
         score: The speed of this worker's device by its profile; 0 if it is not known.
 
     Attributes:
-        plan: Which member computes which shards.
+        plan: Assignment of shards to members.
         straggler: The member that should leave for standby; None if there is none.
     """
 
@@ -84,6 +84,7 @@ class Balancing:
         if self._job.balance == "even":
             self._balance = self._balance_of(is_fixed=True)
             return
+        # Every member knows the same numbers from here on, and plans alike.
         scores, spare = self._exchanged(slot_bytes)
         balance = self._balance_of(is_fixed=self._job.balance == "proportional", spare=spare)
         known = {rank: (per_shard, fixed) for rank, per_shard, fixed in self._progress.costs}
@@ -146,7 +147,7 @@ class Balancing:
 
     @property
     def digest(self) -> int:
-        """Of the plan, which all members must have in common."""
+        """Digest of the plan, which all members must have in common."""
         return zlib.crc32(repr(self.plan.counts).encode())
 
     def ignore_step(self) -> None:
@@ -158,8 +159,8 @@ class Balancing:
         worker completes the step while it joins a generation.
 
         Args:
-            times: Of each member.
-            is_whole: Whether the step had as many samples as most have.
+            times: Times of each member.
+            is_whole: True if the step had as many samples as most have.
 
         Returns:
             Whether the times are typical.
@@ -169,6 +170,7 @@ class Balancing:
         if self._balance is None or not is_typical:
             return is_typical
         self._balance.observe(times)
+        # Costs outlive the generation: the next plan starts from them.
         self._progress.costs = [
             (rank, cost.per_shard_s, cost.fixed_s)
             for rank, cost in zip(self._members, self._balance.costs(), strict=True)
@@ -195,7 +197,7 @@ class Balancing:
 
 
 def _slots_of(plan: Plan, hosts: Sequence[range]) -> list[int]:
-    """How many partial sums the workers of each host have at a time."""
+    """Most partial sums that the workers of each host have at a time."""
     shards = plan.num_shards
     return [
         sum(tree.partials_needed(plan.shards_of(place), shards) for place in host) for host in hosts

@@ -25,15 +25,15 @@ _AGAIN: Final = 2
 
 
 class Breakdown:
-    """What one worker makes of the times of all.
+    """Findings of one worker in the times of all.
 
     Args:
         group: The members of the current generation.
-        run_dir: Of the run.
-        job: Of the run.
+        run_dir: Directory of the run.
+        job: Job of the run.
 
     Attributes:
-        bottleneck: What has limited the run in its last steps; None if that is not known yet.
+        bottleneck: Limit of the run in its last steps; None if that is not known yet.
     """
 
     def __init__(self, group: Group, run_dir: Path, job: TrainJob) -> None:
@@ -52,7 +52,7 @@ class Breakdown:
 
     @property
     def in_words(self) -> str | None:
-        """What has limited the run in its last steps."""
+        """Bottleneck of the run in its last steps."""
         found = self.bottleneck
         return None if found is None else f"{found.name}: {found.text}"
 
@@ -81,8 +81,8 @@ class Breakdown:
 
         Args:
             step: Steps committed.
-            times: Of each member.
-            counts: How many shards each has computed.
+            times: Times of each member.
+            counts: Number of shards that each has computed.
         """
         slowdowns = self._slowdowns.observe(self._members, times, counts)
         links = self._links.observe(times) if self._links else []

@@ -36,7 +36,7 @@ class _Change:
 
     Attributes:
         phase: The one that begins.
-        at_ns: When, by the host's clock.
+        at_ns: Time by the host's clock.
         event: Recorded then.
     """
 
@@ -49,7 +49,7 @@ class DeviceTimeline:
     """Corrects the times that a worker counts for its phases.
 
     Args:
-        status: Where it counts them.
+        status: Status in which it counts them.
         new_event: Makes an event of the GPU that it computes on.
     """
 

@@ -1,4 +1,4 @@
-"""Stopwatch: what one worker measures in a step, to share it with the others."""
+"""Stopwatch: times and memory that one worker measures, and phases of all workers of its host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.memory import Phase, Word
+from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.core.balance.times import PHASES, StepTimes
@@ -29,8 +29,8 @@ class Stopwatch:
 
     Args:
         group: The members of the current generation.
-        status: Where the worker counts the time of each phase.
-        device: Where it computes.
+        status: Status in which the worker counts the time of each phase.
+        device: Device on which it computes.
     """
 
     def __init__(self, group: Group, status: WorkerStatus, device: torch.device) -> None:
@@ -69,7 +69,7 @@ class Stopwatch:
         self._rest_ns += time.monotonic_ns() - began
 
     def take(self, plan: int) -> StepTimes:
-        """What was measured since the last call.
+        """Times measured since the last call.
 
         Args:
             plan: A digest of the plan that the worker has followed.
@@ -101,10 +101,10 @@ class Stopwatch:
 
 
 class MemoryUse:
-    """How much of the memory of a worker is in use, with all else that uses it.
+    """Share of a worker's memory that is in use, by it and by others.
 
     Args:
-        device: Where the worker computes.
+        device: Device on which the worker computes.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class MemoryUse:
         self._permille = 0
 
     def permille(self) -> int:
-        """Of the host's memory, or the GPU's if more of it is in use."""
+        """Share of the host's memory, or of the GPU's if more of that is in use."""
         now = time.monotonic()
         if now - self._looked_at >= MEMORY_EVERY_S:
             self._looked_at = now
@@ -123,3 +123,30 @@ class MemoryUse:
                 shares.append(torch.cuda.mem_get_info(self._device))
             self._permille = max(1000 - 1000 * free // total for free, total in shares)
         return self._permille
+
+
+class PhaseTimes:
+    """The times that one worker reports.
+
+    Args:
+        arena: Memory in which all workers count their seconds.
+        rank: This worker's.
+    """
+
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._statuses = [WorkerStatus(arena, each) for each in range(arena.world_size)]
+        self._own = self._statuses[rank]
+        self._before = self._own.times()
+
+    def since_last(self) -> dict[str, float]:
+        """The times of this worker since the last call, seconds."""
+        before = self._before
+        self._before = self._own.times()
+        spent = {phase.name.lower(): now - before[phase] for phase, now in self._before.items()}
+        return {name: round(seconds, 6) for name, seconds in spent.items() if seconds}
+
+    def means(self) -> dict[str, float]:
+        """Mean times of the workers since this attempt started, seconds."""
+        times = [status.times() for status in self._statuses]
+        totals = {phase.name.lower(): sum(time[phase] for time in times) for phase in Phase}
+        return {name: round(total / len(times), 4) for name, total in totals.items() if total}

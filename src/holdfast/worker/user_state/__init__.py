@@ -1,1 +1,1 @@
-"""What user code keeps outside its tensors, and the callbacks that it runs once per step."""
+"""State that user code keeps outside its tensors, and the callbacks that it runs once per step."""

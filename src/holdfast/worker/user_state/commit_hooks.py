@@ -11,7 +11,7 @@ class CommitHooks:
     """The commit hooks of one worker.
 
     Attributes:
-        running: Whether a callback is running.
+        running: True if a callback is running.
         schedules: Set the learning rates, one for each optimizer.
     """
 
@@ -31,7 +31,7 @@ class CommitHooks:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether there are callbacks."""
+        """True if there are callbacks."""
         return bool(self._callbacks)
 
     def call(self) -> None:

@@ -118,7 +118,7 @@ def _seen(value: object) -> object:  # noqa: PLR0911  # one for each kind of val
 
 
 def _is_plain(value: dict[Any, Any]) -> bool:
-    """Whether a dictionary can be written as a JSON object."""
+    """True if a dictionary can be written as a JSON object."""
     strings = all(isinstance(key, str) and not key.startswith("$") for key in value)
     return strings and not isinstance(value, defaultdict)
 

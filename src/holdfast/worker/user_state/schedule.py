@@ -69,7 +69,7 @@ class Schedule:
         """Continue after `step` steps as a run of `total_steps` does, which began with that number.
 
         Args:
-            total_steps, step: See `begin`.
+            total_steps, step: Arguments of `begin`.
         """
         for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
             group["lr"] = copy.deepcopy(rate)

@@ -54,8 +54,8 @@ class UserState:
 
     Args:
         trained: The model, its optimizer, and registered modules.
-        registered: What `session.register` was given, by name; tensors of modules are in the
-            replica.
+        registered: Objects that `session.register` was given, by name; tensors of modules are in
+            the replica.
 
     Attributes:
         module_changes: Tracks what user code changes in modules apart from their tensors.

@@ -19,14 +19,14 @@ _AROUND: Final = 10
 
 @dataclass(slots=True, kw_only=True)
 class UserValues:
-    """What user code keeps apart from tensors: live, and as of the newest commit.
+    """Values that user code keeps apart from tensors: live, and as of the newest commit.
 
     A worker that takes over runs the code of the next step again, so it gets the committed values.
 
     Attributes:
         state: `session.state`, which user code may change at any time.
         committed_state: `session.state` as of the newest commit.
-        captured: What user code keeps in PyTorch's own places, as of the newest commit; see
+        captured: Values that user code keeps in PyTorch's own places, as of the newest commit; see
             `worker.user_state.user_state`.
         digest: Tells whether two workers have the same committed values; 56 bits.
         overwritten: Names of the tensors that user code has written to in `session.on_commit`.
