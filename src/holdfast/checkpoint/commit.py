@@ -32,8 +32,8 @@ class _Content(BaseModel):
     Attributes:
         others: The XXH3 of each chunk of this worker's replica, and nothing for those that it has
             staged; empty if replicas were compared otherwise.
-        offset: Where the state is staged in the arena's file, bytes; only the first part has it.
-        header: Of the checkpoint; only the first part has it.
+        offset: Start of the staged state in the arena's file, bytes; only the first part has it.
+        header: Header of the checkpoint; only the first part has it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,11 +48,11 @@ class Prepared:
     """A draft that awaits its end.
 
     Attributes:
-        draft: What the coordinator needs to know of it.
-        attempt: Who has written it; see `names.draft_name`.
-        is_stored: Whether the same checkpoint was published before, by a generation that did not
+        draft: Facts that the coordinator needs to know of it.
+        attempt: Attempt that has written it; see `names.draft_name`.
+        is_stored: True if the same checkpoint was published before, by a generation that did not
             live to report it.
-        differs: Whether the replicas of workers differ, so that it was not written.
+        differs: True if the replicas of workers differ, so that it was not written.
     """
 
     draft: Draft
@@ -66,9 +66,9 @@ class Committed:
     """This host has the checkpoint, durably.
 
     Attributes:
-        result: What its workers are told.
-        location: Where it is.
-        is_new: Whether it was not there before.
+        result: Result for its workers.
+        location: Its location.
+        is_new: True if it was not there before.
     """
 
     result: CheckpointResult
@@ -81,7 +81,7 @@ class CommitFailed:
     """This host does not have the checkpoint, and its draft is deleted.
 
     Attributes:
-        result: What its workers are told, with the reason.
+        result: Result for its workers, with the reason.
     """
 
     result: CheckpointResult

@@ -41,12 +41,12 @@ def write_part(
     the processor have it.
 
     Args:
-        storage: Where the checkpoint is written.
+        storage: Storage of the checkpoint.
         draft: Its name until it is published.
         state: The state, layout.size_bytes long.
         layout: The place of each tensor in it.
-        index: Which of the parts.
-        count: How many there are.
+        index: Index of the part.
+        count: Number of parts.
         seal: Encrypts it, if it has a key for that.
 
     Raises:

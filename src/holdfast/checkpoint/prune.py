@@ -24,12 +24,12 @@ from holdfast.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What is to be done with the checkpoints of a run.
+    """Work to do on the checkpoints of a run.
 
     Attributes:
         delete: The names of those to delete, newest first.
-        corrupt: Those that are damaged.
-        has_verified: Whether there is a verified one, so that corrupt ones can be quarantined.
+        corrupt: Checkpoints that are damaged.
+        has_verified: True if there is a verified one, so that corrupt ones can be quarantined.
     """
 
     delete: tuple[str, ...]
@@ -44,9 +44,9 @@ class Pruner:
 
     Args:
         store: The checkpoints.
-        policy: Which ones are kept.
+        policy: Rules for keeping them.
         report: Called with what is damaged.
-        advance: See `verify.examine`.
+        advance: Defined in `verify.examine`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Pruner:
         """Read back what must be known, and say what is to be done; changes nothing.
 
         Args:
-            verify_all: See `core.checkpoints.retention.decide`.
+            verify_all: Defined in `core.checkpoints.retention.decide`.
 
         Raises:
             OSError: The storage cannot be reached.

@@ -36,7 +36,7 @@ def load_state(
         name: Its name.
         manifest: Its manifest.
         state: Takes the state, manifest.size_bytes long; only the chunks are written to.
-        chunks: Which of them, if other processes read the others; all by default.
+        chunks: Chunks to read, if other processes read the others; all by default.
     """
 
     def memory(start: int, end: int) -> memoryview:
@@ -63,8 +63,8 @@ def read_state(
         name: Its name.
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
-        chunks: Which chunks to read; all by default.
-        readers: How many chunks to read at a time.
+        chunks: Chunks to read; all by default.
+        readers: Number of chunks to read at a time.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
@@ -100,12 +100,12 @@ def read_part(
     """Read one part as it is stored, without a key: of one that is encrypted, the ciphertext.
 
     Args:
-        storage: Where the checkpoint is.
+        storage: Storage of the checkpoint.
         name: Its name.
         manifest: Its manifest.
         part: The part.
         memory: Takes the chunks.
-        cached: See `Storage.read`.
+        cached: Defined in `Storage.read`.
 
     Raises:
         CheckpointError: The file holds something else than the manifest says.
@@ -180,5 +180,5 @@ def _chunks(
 
 
 def _common(left: range, right: range) -> range:
-    """What two ranges have in common."""
+    """Intersection of two ranges."""
     return range(max(left.start, right.start), min(left.stop, right.stop))

@@ -33,7 +33,7 @@ class CheckpointStore:
     """The checkpoints of one run. Every method raises OSError if the storage cannot be reached.
 
     Args:
-        storage: Where they are kept.
+        storage: Storage that keeps them.
         seal: The keys to sign and encrypt them with; by default none, which is enough for all but
             writing them and reading their state.
     """
@@ -64,7 +64,7 @@ class CheckpointStore:
         return None
 
     def location(self, name: str) -> str:
-        """Where a checkpoint is, for people."""
+        """Location of a checkpoint, for people."""
         return self.storage.location(name)
 
     def manifest(self, name: str) -> Manifest:

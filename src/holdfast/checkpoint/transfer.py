@@ -28,7 +28,7 @@ _STREAM: Final = "a checkpoint from another host"
 
 
 def described(manifest: Manifest) -> CheckpointMessage:
-    """What a host says of a checkpoint that it has."""
+    """Description of a checkpoint that a host has."""
     return CheckpointMessage(
         step=manifest.step,
         content_sha256=manifest.content_sha256,

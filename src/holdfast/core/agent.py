@@ -60,7 +60,7 @@ from holdfast.core.protocol import (
 )
 
 WATCHED_INTERVAL_S: Final = 0.2
-"""How often an agent sends its status while a command shows the run's progress, seconds."""
+"""Interval of an agent's statuses while a command shows the run's progress, seconds."""
 
 
 class AgentStateMachine:
@@ -68,13 +68,13 @@ class AgentStateMachine:
 
     Args:
         host: The agent's name.
-        capacity: How many workers it can run.
-        heartbeat_s: How often it reports, seconds.
+        capacity: Number of workers that it can run.
+        heartbeat_s: Interval of its reports, seconds.
         now: This process's monotonic clock, seconds, as in every `now` here.
-        probe_address: As in `Status`.
+        probe_address: Defined in `Status`.
 
     Attributes:
-        generation, stage: As in `Status`.
+        generation, stage: Defined in `Status`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class AgentStateMachine:
                 return [self._send_status(now)] if now >= self._status_at else []
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due, if nothing else happens."""
+        """Time at which a Tick is due, if nothing else happens."""
         return None if self.stage == Stage.END else self._status_at
 
     def check_invariants(self) -> None:
@@ -355,7 +355,7 @@ class AgentStateMachine:
 
     @property
     def failed(self) -> Mapping[int, Failure]:
-        """Why workers of the generation have failed, by rank."""
+        """Failures of the generation's workers, by rank."""
         return self._failed
 
     def _send_status(self, now: float) -> SendStatus:

@@ -14,7 +14,8 @@ class AgentWorker:
         process: Its number.
         resumed_generation: The newest generation in which it was resumed, as a member.
         halted_generation: The newest generation in which it has halted.
-        committed, reduced_step, address, numerics, left: What it reported; see `WorkerHalted`.
+        committed, reduced_step, address, numerics, left: Values of its
+            `WorkerHalted`.
     """
 
     process: int
@@ -28,5 +29,5 @@ class AgentWorker:
 
     @property
     def has_left(self) -> bool:
-        """Whether it has halted since it was a member."""
+        """True if it has halted since it was a member."""
         return self.halted_generation > self.resumed_generation

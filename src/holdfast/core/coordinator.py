@@ -76,19 +76,19 @@ class CoordinatorStateMachine:
 
     Args:
         policy: The user's.
-        journal: What was recorded before the coordinator was restarted.
+        journal: Entries from before the coordinator was restarted.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
-        generation, stage: As in the newest desired state. At stage IDLE a restarted coordinator
+        generation, stage: Values of the newest desired state. At stage IDLE a restarted coordinator
             does not know the state of its members yet.
-        resume_point: Of the generation; None where it has none yet, or the coordinator was
+        resume_point: Start of the generation; None if it has none yet, or the coordinator was
             restarted since.
-        reason: Why the run failed, once it has.
+        reason: Cause of the run's failure, once it has failed.
         root_cause: The rank that failed last, and how.
-        result: What a worker that has finished reports of the run.
-        heartbeats: When each host was heard.
-        watched: Whether a command shows the run's progress.
+        result: Result of the run as a worker that has finished reports it.
+        heartbeats: Deadline of each host.
+        watched: True if a command shows the run's progress.
     """
 
     def __init__(self, policy: RecoveryPolicy, journal: Iterable[JournalEntry], now: float) -> None:
@@ -145,7 +145,7 @@ class CoordinatorStateMachine:
                 return self._on_tick(now)
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due, if nothing else happens."""
+        """Time at which a Tick is due, if nothing else happens."""
         if self.stage == END:
             return None
         save_at = self._checkpoints.next_deadline() if self.stage == RUN else None
@@ -159,7 +159,7 @@ class CoordinatorStateMachine:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def waiting_for(self) -> str:
-        """What has to happen before the run can make progress, in words; empty if nothing has."""
+        """Condition without which the run makes no progress, in words; empty if there is none."""
         if self.stage == END:
             return ""
         if self._waiting:
@@ -233,7 +233,7 @@ class CoordinatorStateMachine:
         return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
-        """Whether an agent has not done, or heard of, all that it should."""
+        """True if an agent has not done, or heard of, all that it should."""
         return (
             status.generation < self.generation
             or status.stage < self.stage
@@ -390,7 +390,7 @@ class CoordinatorStateMachine:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether all members have halted, and are enough to resume."""
+        """True if all members have halted, and are enough to resume."""
         return self.stage == HALT and not self._waiting and not self._members.lacks_workers
 
     def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:

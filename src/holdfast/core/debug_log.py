@@ -40,10 +40,10 @@ class LogEntry:
     """An event and its result.
 
     Attributes:
-        now: When it was handled, monotonic seconds of the coordinator.
-        event: What happened.
+        now: Time at which it was handled, monotonic seconds of the coordinator.
+        event: The event.
         generation, stage: The machine's after it.
-        actions: What the machine asked for.
+        actions: Actions that the machine returned.
     """
 
     now: float
@@ -64,7 +64,7 @@ class DebugLog:
         machine: The machine.
         start: A copy of it from before the first of `entries`.
         entries: The newest events, oldest first.
-        error: How the machine failed with the last of them; empty if it did not.
+        error: Exception of the machine at the last of them; empty if it raised none.
     """
 
     def __init__(self, machine: CoordinatorStateMachine, segment: int = SEGMENT) -> None:
@@ -163,7 +163,7 @@ def _entry_in_words(entry: JournalEntry) -> str:
 
 
 def status_in_words(status: Status) -> str:
-    """What an agent reports, on one line."""
+    """An agent's report, on one line."""
     failed = [
         f"rank {rank} {failure.cause}{' (cascading)' if failure.is_cascading else ''}"
         for rank, failure in status.failed.items()

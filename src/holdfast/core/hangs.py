@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STOPPED_S: Final = 0.8
-"""How long a process may be stopped, seconds."""
+"""Time that a process may be stopped, seconds."""
 OWN_CODE_TIMEOUT_S: Final = 1.0
-"""How long our own code may go without using the processor, seconds."""
+"""Time that our own code may take without using the processor, seconds."""
 MAX_SLOWDOWN: Final = 3
 """A phase may take this many times as long as the longest of the last ones."""
 NUM_RECENT_PHASES: Final = 20
@@ -30,7 +30,7 @@ MAX_OBSERVATION_GAP_S: Final = 1.0
 
 
 class PhaseKind(enum.Enum):
-    """Whose code a worker runs.
+    """Owner of the code that a worker runs.
 
     HOLDFAST  ours: reducing, updating
     USER      the user's: forward and backward pass, evaluation
@@ -47,10 +47,10 @@ class Observation:
     """The state of a worker at one time.
 
     Attributes:
-        phase_kind: Whose code it runs.
+        phase_kind: Owner of the code that it runs.
         since: Since when, seconds on any clock.
         cpu_s: Processor time that it has used so far, seconds.
-        stopped: Whether the kernel has stopped it.
+        stopped: True if the kernel has stopped it.
     """
 
     phase_kind: PhaseKind
@@ -65,8 +65,8 @@ class _Known:
 
     Attributes:
         last, seen_at: The last observation of it.
-        idle_since, cpu_then_s: When it last made progress, and the processor time used by then.
-        durations: How long its last phases of each kind took, seconds.
+        idle_since, cpu_then_s: Time of its last progress, and the processor time used by then.
+        durations: Durations of its last phases of each kind, seconds.
     """
 
     last: Observation
@@ -81,8 +81,8 @@ class HangDetector:
     """Detects workers that hang, from periodic observations.
 
     Args:
-        user_s: How long the user's code may go without using the processor, seconds.
-        together: Whether workers wait for each other in user code.
+        user_s: Time that the user's code may take without using the processor, seconds.
+        together: True if workers wait for each other in user code.
     """
 
     def __init__(self, user_s: float, *, together: bool = False) -> None:
@@ -103,7 +103,7 @@ class HangDetector:
         return hangs
 
     def _judge(self, known: _Known, now: float) -> str:
-        """Why a worker hangs, or nothing."""
+        """Reason for which a worker hangs, or nothing."""
         if known.stopped_since is not None:
             stopped_s = now - known.stopped_since
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
@@ -117,7 +117,7 @@ class HangDetector:
 
     @staticmethod
     def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
-        """What is known of a worker with one more observation."""
+        """History of a worker with one more observation."""
         if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
             return _Known(observation, now, now, observation.cpu_s)
         before = known.last

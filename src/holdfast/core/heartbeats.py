@@ -35,7 +35,7 @@ class _Arrivals:
     """The arrivals of one host's heartbeats.
 
     Attributes:
-        limit: When it is suspected at the latest; reset by its next heartbeat.
+        limit: Latest time at which it is suspected; reset by its next heartbeat.
         queued: Its earliest place in the queue, which is never after its deadline.
     """
 
@@ -62,10 +62,10 @@ class _Arrivals:
 
 
 class Heartbeats:
-    """When each host was heard, and when it will be suspected.
+    """Arrivals of each host's heartbeats, and the deadline of the next.
 
     Args:
-        interval_s: How often a host is to be heard, seconds.
+        interval_s: Expected interval of a host's heartbeats, seconds.
         floor_s: A silence that is never suspected, seconds.
     """
 
@@ -107,13 +107,13 @@ class Heartbeats:
             self._enqueue(host)
 
     def deadline_of(self, host: str) -> float:
-        """When `host` will be suspected if it stays silent."""
+        """Time at which `host` is suspected if it stays silent."""
         arrivals = self._arrivals[host]
         patience = arrivals.gap + DEVIATIONS * arrivals.deviation
         return min(arrivals.last + max(self._floor_s, patience), arrivals.limit)
 
     def next_deadline(self) -> float | None:
-        """When to ask for suspects again; a host may have been heard by then."""
+        """Time at which to ask for suspects again; a host may have been heard by then."""
         return self._queue[0][0] if self._queue else None
 
     def suspects(self, now: float) -> list[str]:
@@ -142,7 +142,7 @@ class Heartbeats:
         return hosts
 
     def _enqueue(self, host: str) -> None:
-        """See that the host's place in the queue is not after its deadline."""
+        """Keep the host's entry in the queue from being later than its deadline."""
         arrivals = self._arrivals[host]
         deadline = self.deadline_of(host)
         if deadline < arrivals.queued:

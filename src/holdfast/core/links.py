@@ -21,7 +21,7 @@ from typing import Final
 from holdfast.core.protocol import Probe, Status
 
 GRACE_S: Final = 1.0
-"""How long after the first report others are awaited. A host that is cut off is lost by then."""
+"""Wait for others after the first report. A host that is cut off is lost by then."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Peer:
 
     Attributes:
         probe: The newest probe, while there is no result.
-        has_broken: Whether a connection to it has broken.
+        has_broken: True if a connection to it has broken.
     """
 
     probe: Probe | None = None
@@ -41,7 +41,7 @@ class PeerProbes:
     """The hosts that workers of one agent have reported in a generation.
 
     Attributes:
-        severed: As in `Status`.
+        severed: Defined in `Status`.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class PeerProbes:
 
         Args:
             host: The other host.
-            address: Of the other worker.
-            is_broken: Whether their connection has broken.
+            address: Address of the other worker.
+            is_broken: True if their connection has broken.
         """
         peer = self._peers.setdefault(host, _Peer())
         peer.has_broken |= is_broken
@@ -84,11 +84,11 @@ class PeerProbes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDecision:
-    """What to do about links.
+    """Decision about links.
 
     Attributes:
         fence: The hosts to fence; none to open a new generation only.
-        reason: Why, in words.
+        reason: Cause, in words.
     """
 
     fence: tuple[str, ...]
@@ -116,13 +116,13 @@ class Links:
             self._decide_at = None
 
     def next_deadline(self) -> float | None:
-        """When to ask for a decision; None if no link is reported."""
+        """Time at which to ask for a decision; None if no link is reported."""
         return self._decide_at
 
     def decide(
         self, hosts: Iterable[str], suspected: Collection[str], now: float
     ) -> LinkDecision | None:
-        """What to do now, if anything.
+        """Decide what to do now; None for nothing.
 
         Args:
             hosts: In the order in which they joined.

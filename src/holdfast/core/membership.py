@@ -54,7 +54,7 @@ class Membership:
 
     @property
     def lacks_workers(self) -> bool:
-        """Whether there are too few workers to train."""
+        """True if there are too few workers to train."""
         return len(self.members) < self._least
 
     @property
@@ -74,7 +74,7 @@ class Membership:
         return {r: each.eviction for r, each in self.standbys.items() if each.host == host}
 
     def is_fenced(self, status: Status) -> bool:
-        """Whether a host must not take part any more.
+        """True if a host must not take part any more.
 
         A coordinator that was restarted does not know which hosts were fenced before. But an agent
         that has taken part, and that is not a member of the newest generation, may have been: the
@@ -100,7 +100,7 @@ class Membership:
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Where members accept connections, as their agents have reported it."""
+        """Addresses at which members accept connections, as reported by their agents."""
         return {
             rank: each for status in self.of_generation for rank, each in status.addresses.items()
         }
@@ -167,7 +167,7 @@ class Membership:
         self._regrow_from = now + self._policy.regrow_delay_s
 
     def is_growth_due(self, now: float) -> bool:
-        """Whether to open a generation with more workers now."""
+        """True if a generation with more workers is due now."""
         size = min(self._capacity, self._policy.world_size) - len(self.standbys)
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
@@ -184,7 +184,7 @@ class Membership:
 
         Args:
             now: The time.
-            restart_all: Whether all workers are forked again, those on standby too.
+            restart_all: True if all workers are forked again, those on standby too.
         """
         before = self.hosts
         if restart_all:
@@ -219,12 +219,12 @@ class Membership:
         self._join_deadline = None
 
     def next_deadline(self) -> float | None:
-        """When to ask again whether growth is due, or too few have joined; None for never."""
+        """Time at which growth is due, or too few have joined; None for never."""
         waits = (self._grow_at, self._join_deadline)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def join_timeout(self, now: float) -> str:
-        """Why the run must end because too few workers have joined in time, or nothing."""
+        """Cause of the run's end because too few workers have joined in time, or nothing."""
         if self._join_deadline is None or now < self._join_deadline:
             return ""
         return (
@@ -233,7 +233,7 @@ class Membership:
         )
 
     def missing(self) -> str:
-        """How many more workers must join, in words; empty if there are enough."""
+        """Number of workers that must still join, in words; empty if there are enough."""
         if not self.lacks_workers:
             return ""
         joined = len(self.members)
@@ -245,7 +245,7 @@ class Membership:
         """Check what must always hold.
 
         Args:
-            is_known: Whether the members are those of a current generation, so that none is fenced.
+            is_known: True if the members are those of a current generation, so that none is fenced.
 
         Raises:
             AssertionError: It does not hold.
@@ -270,9 +270,9 @@ def place(
     reduction tree, share a host, and a new worker finds its state on its own.
 
     Args:
-        ranks: Those wanted, in order.
+        ranks: Ranks to place, in order.
         capacity: Workers that each host can run.
-        present: Where ranks are now.
+        present: Hosts of the ranks that have one now.
 
     Returns:
         The host by rank, in rank order, without the ranks for which there is no capacity.

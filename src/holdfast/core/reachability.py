@@ -21,11 +21,11 @@ from typing import Final
 from holdfast.core.protocol import Probe, Status
 
 PROBE_S: Final = 0.3
-"""How long a host may take to accept one of the connections of a probe."""
+"""Time that a host may take to accept one of the connections of a probe."""
 WITNESS_S: Final = 0.5
-"""How long after a suspicion the answer of the witness is awaited."""
+"""Wait for the answer of the witness after the start of a probe."""
 SLOW_LIMIT_S: Final = 30.0
-"""How long a host may be silent that accepts connections."""
+"""Time that a host that accepts connections may be silent."""
 SETTLE_S: Final = 0.02
 JOINT_LOSS_S: Final = 0.1
 """Hosts that are lost so shortly after each other are lost together."""
@@ -36,14 +36,14 @@ class _Suspicion:
     """A host that fell silent.
 
     Attributes:
-        since: When it was suspected.
+        since: Time at which it was suspected.
         probe: The newest probe of it.
-        began_at: When that began.
+        began_at: Start of that probe.
         witness: The other host that probes it; empty if there is none.
-        probe_at: When to probe it again.
-        lost_at: When it is lost, unless it is heard or something new is known.
-        is_reached: Whether the coordinator reaches it; None while that is not known.
-        is_witnessed: Whether the witness does.
+        probe_at: Time at which to probe it again.
+        lost_at: Time at which it is lost, unless it is heard or something new is known.
+        is_reached: True if the coordinator reaches it; None while that is not known.
+        is_witnessed: True if the witness does.
     """
 
     since: float
@@ -60,7 +60,7 @@ class Reachability:
     """The hosts that are suspected.
 
     Args:
-        timeout_s: How long a host may be silent without being suspected, seconds.
+        timeout_s: Time that a host may be silent without being suspected, seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -127,13 +127,13 @@ class Reachability:
         return [host for host, each in self._suspicions.items() if each.lost_at <= soon]
 
     def next_deadline(self) -> float | None:
-        """When to ask for probes and lost hosts again."""
+        """Time at which to ask for probes and lost hosts again."""
         waits = (min(each.probe_at, each.lost_at) for each in self._suspicions.values())
         return min((wait for wait in waits if wait < math.inf), default=None)
 
     @staticmethod
     def _can_be_probed(suspicion: _Suspicion, statuses: Mapping[str, Status], now: float) -> bool:
-        """Whether a host has an address; if not, it is lost."""
+        """True if a host has an address; if not, it is lost."""
         status = statuses.get(suspicion.probe.host)
         if status is None or not status.probe_address:
             suspicion.probe_at = math.inf

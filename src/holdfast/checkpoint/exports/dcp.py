@@ -32,8 +32,8 @@ def export_dcp(
     Args:
         checkpoint: The directory of a checkpoint.
         target: The directory to write.
-        of, key: See `read_checkpoint`.
-        replace: Whether to replace such a directory that exists.
+        of, key: Defined in `read_checkpoint`.
+        replace: True to replace such a directory that exists.
 
     Raises:
         JobError: `target` exists or cannot be written, or no key opens the checkpoint.

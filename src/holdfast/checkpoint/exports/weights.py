@@ -123,8 +123,8 @@ def load_into(
     Args:
         model: Its tensors are written to.
         weights: From `source`.
-        source: Where they are from, for the message.
-        strict: Whether everything must fit. If not, the rest is loaded.
+        source: Origin of the tensors, for the message.
+        strict: True if everything must fit; if not, the rest is loaded.
 
     Raises:
         JobError: Something does not fit; nothing was loaded.

@@ -54,11 +54,11 @@ class Backup:
 
     @property
     def url(self) -> str:
-        """Where the folder of the run is, for people."""
+        """Location of the run's folder, for people."""
         return self._objects.url
 
     def location(self, folder: str) -> str:
-        """Where a checkpoint is, for people."""
+        """Location of a checkpoint, for people."""
         return f"{self._objects.url}/{FOLDER}/{folder}"
 
     def whole(self) -> list[str]:
@@ -83,7 +83,7 @@ class Backup:
         Args:
             held: Has the checkpoint, also if it is deleted meanwhile; see `checkpoint.held`.
             name: Its name.
-            report: What it raises ends the upload.
+            report: Callback; an exception that it raises ends the upload.
 
         Raises:
             CheckpointError: The checkpoint is damaged.
@@ -103,7 +103,7 @@ class Backup:
         """Delete old checkpoints and what interrupted uploads have left.
 
         Args:
-            keep: How many of the newest whole ones to keep, at least 1.
+            keep: Number of the newest whole ones to keep, at least 1.
             best_step: The step of one more that is kept.
         """
         whole = self.whole()

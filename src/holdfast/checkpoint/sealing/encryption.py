@@ -34,8 +34,8 @@ class PartEncrypter:
     Args:
         key: Wraps the data key.
         checkpoint: The name that the checkpoint will have.
-        file: That of the part.
-        kind: Of the digests.
+        file: File of the part.
+        kind: Kind of the digests.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PartEncrypter:
         return stored
 
     def record(self) -> Encryption:
-        """What a reader with the key needs."""
+        """Record for a reader with the key."""
         nonce = os.urandom(_NONCE_BYTES)
         wrapped = AESGCM(self._key.secret).encrypt(nonce, self._data_key, self._place.encode())
         return Encryption(

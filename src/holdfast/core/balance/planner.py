@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import Final
 
 ALIGNED_SLACK: Final = 1.02
-"""How many times as long a step may take with fewer partial sums."""
+"""Factor by which a step may take longer with fewer partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step costs one worker.
+    """Cost of a step for one worker.
 
     Attributes:
-        fixed_s: What does not depend on its shards, seconds.
+        fixed_s: Part that does not depend on its shards, seconds.
         per_shard_s: One shard, seconds; more than 0.
         cap: The most shards that it can compute.
     """
@@ -48,7 +48,7 @@ class Cost:
 
 
 def makespan(costs: Sequence[Cost], counts: Sequence[int]) -> float:
-    """When the slowest worker ends, seconds."""
+    """End of the slowest worker, seconds."""
     return max(cost.seconds(count) for cost, count in zip(costs, counts, strict=True))
 
 
@@ -58,7 +58,7 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
     Takes O(W log W) for W workers, whatever the number of shards.
 
     Args:
-        costs: Of each worker.
+        costs: Cost of each worker.
         num_shards: Between the number of workers and the sum of the caps.
     """
     together = level(costs, num_shards)
@@ -87,7 +87,7 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
 
 
 def level(costs: Sequence[Cost], num_shards: int) -> float:
-    """When all workers would end together if shards could be divided: no plan is faster."""
+    """End of all workers if shards could be divided: no plan is faster."""
     bends = sorted(
         [(cost.seconds(1), 1 / cost.per_shard_s) for cost in costs]
         + [(cost.seconds(cost.cap), -1 / cost.per_shard_s) for cost in costs]
@@ -118,10 +118,10 @@ def aligned(
     network.
 
     Args:
-        costs: Of each worker.
+        costs: Cost of each worker.
         counts: The fastest counts.
         hosts: The workers of each host, in order.
-        slack: How many times as long the others may take.
+        slack: Factor by which the others may take longer.
     """
     longest = makespan(costs, counts) * slack
     caps = [cost.shards_within(longest) for cost in costs]

@@ -18,11 +18,11 @@ from holdfast.core.balance.estimate import median
 from holdfast.core.balance.times import StepTimes
 
 SLOWER: Final = 3.0
-"""How many times the usual wait is too long."""
+"""Factor above the usual wait from which a wait is too long."""
 LEAST_NS: Final = 5_000_000
 """A wait that is always usual: shorter ones vary too much."""
 STEPS: Final = 3
-"""How many steps in a row it takes to tell."""
+"""Steps in a row after which a host counts as slow, or as fast again."""
 LEAST_USUAL: Final = 5
 """Steps after which it is known what is usual."""
 WINDOW: Final = 64
@@ -34,8 +34,8 @@ class SlowLink:
 
     Attributes:
         host: Its place among the hosts.
-        factor: What the others wait for it, of what is usual.
-        is_slow: Whether it is slower.
+        factor: Wait of the others for it, relative to the usual one.
+        is_slow: True if it is slower.
     """
 
     host: int

@@ -39,8 +39,8 @@ class CheckpointInterval:
         """Take note of what a checkpoint has cost.
 
         Args:
-            stall_s: How long the workers were held up, seconds.
-            write_s: How long it took until it was written, seconds.
+            stall_s: Time that the workers were held up, seconds.
+            write_s: Time until it was written, seconds.
         """
         self._stall_s = stall_s
         self._write_s = write_s

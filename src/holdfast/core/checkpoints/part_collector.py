@@ -27,7 +27,7 @@ _Key = tuple[int, int]
 
 
 class Saving:
-    """What one agent knows of checkpoints that are not published yet.
+    """Checkpoints of one agent that are not published yet.
 
     Attributes:
         result: The newest result.
@@ -47,7 +47,7 @@ class Saving:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether some workers have staged a checkpoint that others have not."""
+        """True if some workers have staged a checkpoint that others have not."""
         staged = (part for parts in self._staged.values() for part in parts.values())
         return any(not part.in_memory for part in staged)
 

@@ -28,7 +28,7 @@ class Verify:
 
     Attributes:
         step: Its step.
-        is_held: Whether this member has it.
+        is_held: True if this member has it.
     """
 
     step: int
@@ -40,7 +40,7 @@ class NothingLeft:
     """No member has a checkpoint left.
 
     Attributes:
-        any_offered: Whether some member had one at first.
+        any_offered: True if some member had one at first.
     """
 
     any_offered: bool
@@ -62,7 +62,7 @@ class Skipped:
     """No member resumes from the candidate.
 
     Attributes:
-        is_different: Whether members have verified different states of it; else none has.
+        is_different: True if members have verified different states of it; else none has.
     """
 
     is_different: bool
@@ -77,7 +77,7 @@ def whole_on(
     Args:
         hosts: The members of each host.
         members: All of them, by rank.
-        digests: What each has brought, in that order.
+        digests: Digest of each, in that order.
     """
     failed = {rank for rank, digest in zip(members, digests, strict=True) if digest == NONE}
     lost = {rank for ranks in hosts if failed & set(ranks) for rank in ranks}
@@ -92,7 +92,7 @@ class RestoreAgreement:
         steps: The steps of the checkpoints that its host has.
 
     Attributes:
-        skipped: Those that were skipped, in order.
+        skipped: Steps that were skipped, in order.
     """
 
     def __init__(self, steps: Iterable[int]) -> None:

@@ -124,7 +124,7 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
 
 
 def covers(table: Sequence[int], node: int) -> bool:
-    """Whether a worker with this table has accounted for `node`, alone or in a sum above it."""
+    """True if a worker with this table has accounted for `node`, alone or in a sum above it."""
     while node >= ROOT:
         if table[node] != ABSENT:
             return True
@@ -165,7 +165,7 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
 def reduction(
     tables: Mapping[int, Sequence[int]], num_shards: int, root: int = ROOT
 ) -> Term | None:
-    """How the partial sums of all workers combine into one node.
+    """Term by which the partial sums of all workers combine into one node.
 
     Args:
         tables: The table of each rank: slot, ABSENT or EMPTY by node.

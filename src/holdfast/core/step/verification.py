@@ -26,7 +26,7 @@ def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
 
     Args:
         plan: For the members there are.
-        place: Which of them.
+        place: Position of the member.
         step: Steps committed before.
         rate: The least share of shards to check, 0 or MIN_SHARE to 1.
     """
@@ -36,7 +36,7 @@ def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
 
 
 def is_checked(number: int, rate: float) -> bool:
-    """Whether the `number`-th shard that a rank computes is checked.
+    """True if the `number`-th shard that a rank computes is checked.
 
     Args:
         number: From 0.
