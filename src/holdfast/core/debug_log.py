@@ -88,6 +88,7 @@ class DebugLog:
         actions = list[RunAction]()
         try:
             actions = self.machine.handle(event, now)
+            # Most events change nothing, so the invariants are not checked after them.
             if actions or self.machine.stage != before:
                 check(self.machine, before, event)
         except Exception as error:
@@ -106,8 +107,10 @@ class DebugLog:
         return actions
 
     def _begin_segment(self) -> None:
+        # Both segments are full: the older one goes, and the log starts at the copy between them.
         if len(self.entries) == 2 * self._segment:
-            self.start, self.entries = self._middle, self.entries[self._segment :]
+            self.start = self._middle
+            self.entries = self.entries[self._segment :]
         self._middle = copy.deepcopy(self.machine)
 
 

@@ -108,6 +108,7 @@ def judge(end: Exit) -> Failure:
         failure = Failure(cause=cause, error=OutOfMemory.__name__, fatal=True)
     else:
         failure = Failure(cause=describe(end.status), repeatable=-end.status not in _FROM_OUTSIDE)
+    # After another worker's failure this one was bound to end, unless it says something worse.
     counts = failure.fatal or failure.state_untrusted or not end.after_failure or end.hung
     if counts or not end.may_be_cascading:
         return failure

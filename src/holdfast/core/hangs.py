@@ -1,4 +1,4 @@
-"""Hangs: when a worker that is alive makes no progress.
+"""Hangs: detects workers that are alive and make no progress.
 
 Only what cannot be work counts as a hang. A worker that the kernel has stopped does nothing,
 whatever its phase. One that computes uses the processor: if it uses none for much longer than the
@@ -96,6 +96,8 @@ class HangDetector:
             process: self._compare(self._known.get(process), observation, now)
             for process, observation in observations.items()
         }
+        # In a script, one that waits looks like one that hangs. While any of them works, none hangs
+        # but those that the kernel has stopped.
         hangs = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
         in_user_code = {p for p, seen in observations.items() if seen.phase_kind is PhaseKind.USER}
         if self._together and not in_user_code <= hangs.keys():
@@ -109,6 +111,7 @@ class HangDetector:
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
         if known.last.phase_kind is PhaseKind.WAITING:
             return ""
+        # A phase that took long before may take long again.
         recent = known.durations.get(known.last.phase_kind, deque())
         limit = max(self._limits[known.last.phase_kind], MAX_SLOWDOWN * max(recent, default=0.0))
         idle_s = now - known.idle_since
@@ -118,6 +121,7 @@ class HangDetector:
     @staticmethod
     def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
         """History of a worker with one more observation."""
+        # After a gap the agent may have been stopped together with the worker: begin again.
         if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
             return _Known(observation, now, now, observation.cpu_s)
         before = known.last
@@ -126,6 +130,7 @@ class HangDetector:
         if observation.since != before.since:
             recent = known.durations.setdefault(before.phase_kind, deque(maxlen=NUM_RECENT_PHASES))
             recent.append(observation.since - before.since)
+        # A new phase is progress, and so is processor time above what idle threads use.
         worked_s = observation.cpu_s - known.cpu_then_s
         if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (
             now - known.idle_since

@@ -62,6 +62,7 @@ class PeerProbes:
             address: Address of the other worker.
             is_broken: True if their connection has broken.
         """
+        # One probe at a time: its result answers all reports that come meanwhile.
         peer = self._peers.setdefault(host, _Peer())
         peer.has_broken |= is_broken
         if peer.probe is not None or not address:
@@ -76,6 +77,7 @@ class PeerProbes:
         for host, peer in self._peers.items():
             if peer.probe is not None and peer.probe.number == number:
                 peer.probe = None
+                # Reached, and no connection broke: the other worker is only slow.
                 self.severed.pop(host, None)
                 if peer.has_broken or not is_reached:
                     self.severed[host] = is_reached
@@ -131,6 +133,7 @@ class Links:
         """
         if self._decide_at is None or now < self._decide_at:
             return None
+        # If nothing is decided now, the reports are looked at again after another wait.
         self._decide_at = now + GRACE_S
         known = [host for host in hosts if host not in suspected]
         reports = [
@@ -139,12 +142,14 @@ class Links:
             for peer, is_reached in peers.items()
             if host in known and peer in known
         ]
+        # A pair is severed if either side cannot reach the other.
         severed = {pair for pair, is_reached in reports if not is_reached}
         if severed:
             fence = _cover(severed, known)
             peers = sorted(frozenset[str]().union(*severed) - set(fence))
             reason = f"cannot reach {', '.join(peers or fence)}"
             return LinkDecision(fence=fence, reason=reason)
+        # All hosts reach each other, so new connections will do.
         if reports:
             one, other = sorted(reports[0][0])
             return LinkDecision(fence=(), reason=f"the connection of {one} and {other} broke")
@@ -156,6 +161,7 @@ def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[s
     fence = list[str]()
     left = set(severed)
     while left:
+        # Among hosts with as many such links the one that joined last goes.
         links = Counter(host for pair in left for host in pair)
         fence.append(max(known, key=lambda host: (links[host], known.index(host))))
         left = {pair for pair in left if fence[-1] not in pair}

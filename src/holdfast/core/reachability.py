@@ -82,6 +82,7 @@ class Reachability:
             silent: Hosts that are suspected from now on.
             statuses: The newest status of every host, in the order in which they joined.
         """
+        # A host that is suspected already keeps the time since which it is.
         for host in silent:
             suspicion = self._suspicions.setdefault(host, _Suspicion(now, Probe(0, host, "")))
             suspicion.probe_at = min(suspicion.probe_at, now)
@@ -101,6 +102,7 @@ class Reachability:
 
     def on_probed(self, number: int, now: float, *, is_reached: bool) -> None:
         """Note whether the coordinator reaches a host."""
+        # The result of an older probe matches none, and is dropped.
         for suspicion in self._suspicions.values():
             if suspicion.probe.number == number:
                 suspicion.is_reached = is_reached
@@ -123,6 +125,7 @@ class Reachability:
         """Hosts that count as lost now."""
         if not any(suspicion.lost_at <= now for suspicion in self._suspicions.values()):
             return []
+        # One is due: others that are about to be go with it, as one failure.
         soon = now + JOINT_LOSS_S
         return [host for host, each in self._suspicions.items() if each.lost_at <= soon]
 
@@ -145,9 +148,11 @@ class Reachability:
         self, suspicion: _Suspicion, statuses: Mapping[str, Status], now: float
     ) -> tuple[Probe, str]:
         host = suspicion.probe.host
+        # Higher than all numbers of a coordinator before this one, which counted likewise.
         self._number = max(self._number + 1, round(now * 1e6))
         suspicion.probe = Probe(self._number, host, statuses[host].probe_address)
         suspicion.began_at = now
+        # The host that joined last, of those that are not suspected themselves.
         suspicion.witness = next(
             (
                 name
@@ -167,12 +172,14 @@ class Reachability:
         limit = suspicion.since + SLOW_LIMIT_S
         if suspicion.is_reached is None:
             return
+        # The rows of the table above, in its order.
         if suspicion.is_reached:
             suspicion.probe_at = now + self._timeout_s
             suspicion.lost_at = limit
         elif suspicion.is_witnessed:
             suspicion.lost_at = min(suspicion.since + self._timeout_s, limit)
         elif suspicion.witness and suspicion.is_witnessed is None:
+            # The answer of the witness is not here yet: its status may be on the way.
             suspicion.lost_at = max(suspicion.began_at + WITNESS_S, now + SETTLE_S)
         else:
             suspicion.lost_at = now + SETTLE_S

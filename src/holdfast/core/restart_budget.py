@@ -67,6 +67,7 @@ class RestartBudget:
         """
         if not failure.repeatable:
             return ""
+        # Progress moves the step from which generations resume; a wrong replica is one rank's own.
         place = (step, rank if failure.state_untrusted else None)
         soon = now - self._resumed_at < self._policy.repeat_window_s
         self._in_a_row = self._in_a_row + 1 if soon and place == self._last else 1

@@ -33,8 +33,8 @@ class Cloud:
     Args:
         url: `s3://bucket/prefix`, `gs://…` or `az://…`.
         environment: Variables of the process. The library reads credentials from them itself.
-        retry_s: Time for which a request is repeated that the server does not answer, or answers with
-            an error of its own.
+        retry_s: Time for which a request is repeated that the server does not answer, or answers
+            with an error of its own.
 
     Raises:
         JobError: The library is not installed, or does not understand the address or a variable.

@@ -100,6 +100,7 @@ class Balance:
         """
         self._steps += 1
         self._steps_since += 1
+        # Every estimate takes its sample, also those after one that has changed.
         changes = [
             estimate.add(max(each.shards_ns, 1) / 1e9 / count, each.rest_ns / 1e9)
             for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
@@ -110,6 +111,7 @@ class Balance:
         if self._policy is not None:
             self.counts = self._chosen(self._policy, self.costs())
             return
+        # A look at the plan costs time, so it is rare once the estimates are good.
         is_early = min(estimate.samples for estimate in self.estimates) < EARLY
         is_due = is_early or self._steps % EVERY == 0
         if has_changed or (is_due and self._steps_since >= REST_STEPS):
@@ -129,9 +131,11 @@ class Balance:
         now = makespan(costs, self.counts)
         then = makespan(costs, best)
         gain = now - then
+        # The gain must exceed so many standard errors: compared as squares, without a root.
         variance = self._variance(costs, self.counts) + self._variance(costs, best)
         if gain <= GAIN * now or gain * gain <= errors * errors * variance:
             return
+        # The plan that fits may be the current one, rounded to fewer partial sums.
         counts = self._fitting(costs, best)
         if counts is not None and counts != self.counts:
             self.counts = counts
@@ -177,6 +181,7 @@ def _completed(
     """Cost of each worker, as known or as is likely: the median, at the speed of its score."""
     speeds = scores or [1.0] * len(known)
     found = [(each, speed) for each, speed in zip(known, speeds, strict=True) if each is not None]
+    # A shard is the same work on all workers: its time multiplied by the worker's speed.
     work = median([cost[0] * speed for cost, speed in found])
     rest = median([cost[1] for cost, _ in found])
     return [

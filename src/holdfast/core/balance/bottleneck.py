@@ -130,6 +130,7 @@ class BottleneckFinder:
         return found
 
     def _find(self, memory: float) -> Bottleneck:
+        # The worker that finishes last decides when a step ends, so its phases count.
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)
         saved, fewer, more = self._gains()
@@ -142,6 +143,7 @@ class BottleneckFinder:
             COARSE: more[0] if self._is_dynamic else 0.0,
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}
+        # The largest of those that are above their threshold.
         if limits:
             kind = max(limits, key=lambda each: limits[each])
             now = sum(self._steps[-1][1])
@@ -158,6 +160,7 @@ class BottleneckFinder:
         counts = self._steps[-1][1]
         now = sum(counts)
         members = len(counts)
+        # The cost of a shard is not known of a worker that had none.
         if any(0 in each for _, each in self._steps):
             return 0.0, (0.0, now), (0.0, now)
         workers = [self._worker(place) for place in range(members)]
@@ -170,6 +173,7 @@ class BottleneckFinder:
             gains = [(1 - step(shards) / step(now), shards) for shards in numbers]
             return max(gains, default=(0.0, now))
 
+        # What fewer or more shards save is measured against the best plan, not the current one.
         saved = 1 - step(now) / makespan([worker.cost(now, now) for worker in workers], counts)
         halved = [now >> times for times in range(1, DOUBLINGS + 1)]
         doubled = [now << times for times in range(1, DOUBLINGS + 1)]

@@ -97,9 +97,11 @@ class Estimate:
         Returns:
             Whether the speed has changed.
         """
+        # The sample is compared with the cost before it takes part in it.
         has_changed = self._has_changed(per_shard_s)
         self._shards.append(per_shard_s)
         self._rests.append(fixed_s)
+        # The sum was last 0 where the change began: older samples are of the speed before.
         if has_changed:
             self._keep(max(self._slower.samples, self._faster.samples))
             self._slower = _Drift()
@@ -113,9 +115,11 @@ class Estimate:
         known = self.per_shard_s
         if not self._shards:
             return False
+        # Twice as slow and twice as fast deviate by as much; one outlier counts for CLIP at most.
         unit = max(self.spread, LEAST_UNIT)
         deviation = (sample / known - 1 if sample > known else 1 - known / sample) / unit
         deviation = max(-CLIP, min(CLIP, deviation))
+        # Both sides take every sample, so no `or` that leaves one out.
         is_slower = self._slower.add(deviation)
         is_faster = self._faster.add(-deviation)
         return is_slower or is_faster

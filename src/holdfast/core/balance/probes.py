@@ -40,6 +40,7 @@ class Probes:
         """Note that the worker is on standby; repeated in each generation of the others."""
         if self.is_on_standby:
             return
+        # The delay doubles with each eviction of this worker, and is never reset.
         self._rest_s = STEPS_BETWEEN * eviction.step_s * self._delay
         self._delay = min(2 * self._delay, MAX_DELAY)
         self._threshold_s = eviction.threshold_s

@@ -106,6 +106,7 @@ class _Worker:
         usual = _typical(self.usual, _total) if self.usual else shard.total
         self.slow = self.slow + 1 if shard.total >= SLOWER * usual else 0
         self.well = self.well + 1 if shard.total <= RECOVERED * usual else 0
+        # Slow shards become usual only if they stay slow for long, or if few are known yet.
         if not self.slow and self.reason is None:
             self.usual.append(shard)
         elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and self.reason is None):
@@ -136,7 +137,7 @@ class Slowdowns:
         """
         members = [self._workers.setdefault(rank, _Worker()) for rank in ranks]
         for worker, each, count in zip(members, times, counts, strict=True):
-            if count:
+            if count:  # without shards there is nothing to measure
                 worker.add(_Shard.of(each, count))
         return [
             found
@@ -156,6 +157,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
         return Slowdown(rank, worker.factor, None)
     if worker.slow < STEPS or len(worker.usual) < LEAST_USUAL:
         return None
+    # If another worker slowed down nearly as much, the cause is common to them.
     others = (each for each in members if each is not worker and each.usual)
     if any(worker.factor < SLOWER * each.factor for each in others if each.reason is None):
         return None
@@ -174,6 +176,7 @@ def _reason(worker: _Worker) -> Reason:
     def rise(part: Callable[[_Shard], float]) -> float:
         return _mean(worker.recent, part) - _mean(worker.usual, part)
 
+    # From the most certain cause to the least: a limit that stopped the worker shows in the others.
     half = rise(_total) / 2
     if rise(lambda shard: shard.throttled) >= half:
         return Reason.THROTTLING

@@ -62,6 +62,7 @@ class StragglerFinder:
         self._slow_steps = self._slow_steps + 1 if is_slow else 0
         if self._slow_steps < SLOW_STEPS:
             return None
+        # It must leave only if the others alone are as fast as all together with the best plan.
         shards = self._num_shards
         step_s = makespan(others, fastest(others, shards))
         if step_s > makespan(costs, fastest(costs, shards)):

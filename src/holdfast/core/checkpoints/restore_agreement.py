@@ -79,6 +79,7 @@ def whole_on(
         members: All of them, by rank.
         digests: Digest of each, in that order.
     """
+    # Without one share a host lacks the state, however well the others were read.
     failed = {rank for rank, digest in zip(members, digests, strict=True) if digest == NONE}
     lost = {rank for ranks in hosts if failed & set(ranks) for rank in ranks}
     by_rank = zip(members, digests, strict=True)
@@ -108,6 +109,7 @@ class RestoreAgreement:
 
     def on_offers(self, offers: Sequence[int]) -> Verify | NothingLeft:
         """Decide by the offers of all members."""
+        # The newest first: it loses the least work.
         self._candidate = max(offers)
         if self._candidate == NONE:
             return NothingLeft(self._any_offered)
@@ -117,6 +119,7 @@ class RestoreAgreement:
     def on_digests(self, digests: Sequence[int]) -> Agreed | Skipped:
         """Decide by the digests of all members; after `Skipped` they offer again."""
         verified = tuple(index for index, digest in enumerate(digests) if digest != NONE)
+        # Different digests mean that a checkpoint is not what was saved; it is not known which.
         if len({digests[index] for index in verified}) == 1:
             return Agreed(verified)
         if self.offer == self._candidate:

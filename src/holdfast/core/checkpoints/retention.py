@@ -103,8 +103,10 @@ def decide(
     usable = _usable(checkpoints)
     has_verified = any(each.condition == _VERIFIED for each in usable[: policy.last])
     verify_last = verify_all or not has_verified
+    # Those that nothing keeps. What takes their place must be verified before they go.
     old = [each for each in usable if each.name not in kept]
     thinned = {policy.period_of(each.step) for each in old}
+    # One at a time, newest first: the result may change what is kept.
     for each in usable:
         why = kept.get(each.name, ())
         replaces = Reason.EVERY in why and policy.period_of(each.step) in thinned
@@ -124,6 +126,7 @@ def reasons(
         policy: Rules of the job.
     """
     usable = _usable(checkpoints)
+    # The newest verified manifest knows the best evaluation up to its step.
     newest = usable[: policy.last]
     verified = (each for each in newest if each.condition == _VERIFIED)
     best = _best(usable, next((each.best_step for each in verified), None))

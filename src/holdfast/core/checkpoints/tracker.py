@@ -89,6 +89,7 @@ class CheckpointTracker:
         draft = status.draft
         if draft is None or self.has_result_for(status):
             return False
+        # Hosts may be a checkpoint apart: a draft with a higher number ends the wait for the lower.
         newest = max((each.number for each in self._drafts.values()), default=0)
         if draft.number > newest:
             self._drafts.clear()
@@ -96,6 +97,7 @@ class CheckpointTracker:
             self._drafts[status.host] = draft
         if not self._drafts.keys() >= set(hosts):
             return False
+        # All hosts have reported this number: its result is decided once and for all.
         self.result = _result(status.generation, self._drafts)
         drafts = self._drafts.values()
         if not self.result.error:

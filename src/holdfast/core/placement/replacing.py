@@ -79,6 +79,7 @@ class Replacing:
         """
         if now < self._resume_at:
             return []
+        # One whose host will be taken away is replaced before it ends.
         staying = len(self._started) - len(self._leaving)
         names = [f"agent-{self._number + each + 1}" for each in range(self._wanted - staying)]
         self._number += len(names)
@@ -112,6 +113,7 @@ class Replacing:
             for name, place in places.items()
             if place.state is PlaceState.RUNNING and name not in self._leaving
         ]
+        # A leaving agent is stopped once its successor has joined, at the latest at the deadline.
         have_successors = len(staying) >= self._wanted
         return [
             name
@@ -126,6 +128,7 @@ class Replacing:
         return self._early_ends >= MAX_EARLY_ENDS
 
     def _end(self, name: str, now: float) -> None:
+        # The first early end may be chance: only those in a row delay the next start.
         is_early = now - self._started.pop(name) < EARLY_S
         self._leaving.pop(name, None)
         self._early_ends = self._early_ends + 1 if is_early else 0

@@ -160,6 +160,7 @@ def first_free(taken: Collection[int]) -> int:
 
 def _num_free_cpus(supply: Supply, claims: Iterable[Claim]) -> int:
     free = _free(supply.cpus, (claim.cpus for claim in claims))
+    # The limit of a container counts for all runs in it together.
     used = len(supply.cpus) - len(free)
     return max(0, min(len(free), supply.max_cpus - used))
 

@@ -30,6 +30,7 @@ def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
         step: Steps committed before.
         rate: The least share of shards to check, 0 or MIN_SHARE to 1.
     """
+    # Shards are numbered through all steps, as if the plan had always been this one.
     shards = plan.shards_of(place)
     first = step * len(shards)
     return [shard for at, shard in enumerate(shards) if is_checked(first + at, rate)]
@@ -45,6 +46,7 @@ def is_checked(number: int, rate: float) -> bool:
     if rate <= 0:
         return False
     stride = _stride(rate)
+    # One shard in each range of `stride`; the ranges form pairs, whose offsets move irrationally.
     pair, second = divmod(number // stride, 2)
     return number % stride == math.floor((pair * _GOLDEN + second * _LEAP) % 1 * stride)
 
