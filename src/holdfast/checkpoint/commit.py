@@ -117,10 +117,12 @@ def prepare(
         if not error:
             header, file = _written(staged, names.draft_name(first.step, attempt), write)
             manifest = _manifest(store, header, file, code)
+        # A generation before may have published it, and not lived to report it.
         stored = _stored(store, name, manifest)
         if stored is not None:
             root = replace(draft, root=stored.root)
             return Prepared(draft=root, attempt=attempt, is_stored=True)
+        # With its manifest the draft is whole, and only its name is missing.
         if manifest is not None:
             store.prepare(store.seal.signed(manifest), attempt)
             return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
@@ -139,6 +141,7 @@ def complete(
     """Publish a draft, or discard it if the checkpoint has failed."""
     draft = prepared.draft
     attempt = prepared.attempt
+    # The host publishes if it has a draft and the coordinator has not called the checkpoint failed.
     error = draft.error or result.error
     if not error:
         name = names.checkpoint_name(draft.step)
@@ -188,6 +191,7 @@ def _written(staged: Mapping[int, Part], draft: str, write: Write) -> tuple[Head
     if first is None or first.header is None:
         raise ProtocolError("no worker has sent the header of a checkpoint")
     part = write(draft, first.header, first.offset)
+    # One worker has staged each chunk. All others must have had the same bytes in their replicas.
     for rank, content in contents.items():
         pairs = zip(content.others, part.staged_digests, strict=False)
         for number, (own, staged_digest) in enumerate(pairs):

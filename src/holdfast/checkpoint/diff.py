@@ -89,11 +89,13 @@ def compare(one: Path, other: Path, advance: Callable[[int], None]) -> Checkpoin
         for name, entry in mine.items()
         if name in others and _kind(others[name]) == _kind(entry)
     }
+    # The first state is held in memory, since tensors may be at other places in the second.
     state = memoryview(bytearray(manifests[0].size_bytes))
     store = unlocked(one, manifests[0])
     for start, end in read_state(store, one.name, manifests[0], lambda lo, hi: state[lo:hi]):
         advance(end - start)
     found = {name: _Compared(entry, state) for name, entry in common.items()}
+    # The second one is compared chunk by chunk while it is read.
     scratch = memoryview(bytearray(parts.CHUNK_BYTES))
     store = unlocked(other, manifests[1])
     for start, end in read_state(
@@ -151,6 +153,7 @@ class _Compared:
             return
         mine = self._bytes[first - there.offset : last - there.offset]
         other = chunk[first - start : last - start]
+        # Bits decide, since nan differs from itself and -0.0 equals 0.0.
         if mine == other:
             return
         bits = f"u{ITEM_BYTES[there.dtype]}"

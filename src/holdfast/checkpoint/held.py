@@ -58,6 +58,7 @@ def held(run_dir: Path, name: str) -> Iterator[CheckpointStore]:
     """
     root = run_dir / "checkpoints"
     with ExitStack() as opened:
+        # An open file keeps its bytes after its name is gone. A pipe must not block: see `size`.
         files = dict[str, int]()
         for path in (root / name).iterdir():
             files[path.name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

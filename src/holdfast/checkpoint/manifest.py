@@ -262,6 +262,7 @@ class Manifest(Header):
             CheckpointError: It is damaged, was altered, or has another format.
         """
         try:
+            # The format first: the fields of another one would only be called invalid.
             stated = _Version.model_validate_json(text)
             if stated.format != FORMAT:
                 raise CheckpointError(
@@ -295,6 +296,7 @@ class Manifest(Header):
         odd = [name for name in names if not _PART.fullmatch(name) or names.count(name) > 1]
         if odd:
             raise CheckpointError(f"{where} names a part {odd[0]!r:.80}")
+        # Each part begins where the one before it ends, and the last one ends with the state.
         end = 0
         for part in self.parts:
             if part.first_chunk != end:

@@ -114,6 +114,7 @@ def header(layout: Layout, start: int, end: int) -> bytes:
         table[key] = {"dtype": dtype, "shape": [*shape], "data_offsets": place}
 
     at = start
+    # The format allows no holes: what is between two tensors, and after the last, gets a name too.
     for piece in [*pieces(layout, start, end), None]:
         first = end if piece is None else piece.start
         if first > at:
@@ -122,6 +123,7 @@ def header(layout: Layout, start: int, end: int) -> bytes:
             add(piece.key, piece.dtype, piece.shape, piece.start, piece.end)
             at = piece.end
     text = json.dumps(table, separators=(",", ":")).encode()
+    # So the state begins at a multiple of 4 KiB in the file, as direct I/O needs it.
     text += b" " * (-(8 + len(text)) % _HEADER_ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 

@@ -77,6 +77,7 @@ class Pruner:
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()
         }
+        # Each verification may change what is kept, and so what must be verified next.
         while True:
             found = [*checkpoints.values()]
             decision = decide(found, self._policy, verify_all=verify_all)
@@ -93,6 +94,7 @@ class Pruner:
         Raises:
             OSError: The storage cannot be written to.
         """
+        # Only checkpoints that nothing keeps, and whose successors were read back.
         for name in pruning.delete:
             self._store.delete(name)
         for event in pruning.corrupt:
@@ -113,6 +115,7 @@ class Pruner:
                 return replace(checkpoint, condition=Condition.UNREADABLE)
             case Examined(manifest=manifest):
                 assert manifest is not None
+                # A checkpoint never changes, so it need not be read again.
                 self._verified.add(manifest.sha256)
                 best = None if manifest.best.value is None else manifest.best.step
                 return replace(checkpoint, condition=Condition.VERIFIED, best_step=best)

@@ -82,6 +82,7 @@ def read_state(
         for chunk in _chunks(
             store.storage, name, manifest, part, memory, wanted, readers, cached=True
         ):
+            # The digests are of the plain state: the check covers storage and decryption.
             if decrypter is not None:
                 decrypter.decrypt(chunk.number, chunk.memory)
             chunk.check(part.digests[chunk.number - part.first_chunk], manifest.digest_kind)
@@ -158,6 +159,7 @@ def _chunks(
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:
         raise CheckpointError(f"{where} has {part.size_bytes} bytes, which its layout does not")
+    # The header follows from the layout, so it is compared as a whole and never parsed.
     stored = bytearray(len(header))
     storage.read(name, part.file, 0, memoryview(stored), cached=cached)
     if stored != header:
@@ -172,6 +174,7 @@ def _chunks(
     if readers == 1:
         yield from map(read, wanted)
         return
+    # Chunks are yielded in order; while one is checked, others are read.
     pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
     try:
         yield from pool.map(read, wanted)

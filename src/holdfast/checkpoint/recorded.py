@@ -88,6 +88,7 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
         newer than the checkpoint that the run was resumed or restored from. Retention never deletes
         the newest.
     """
+    # The record is replayed: what was committed, minus what was taken out of use since.
     steps = dict[int, float]()
     for event in events:
         match event:
@@ -109,6 +110,7 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
                 "event": "generation-started" | "run-restored" | "older-accepted",
                 "step": int(step),
             }:
+                # The run continued from this step, so newer checkpoints are of a past that is void.
                 steps = {each: at for each, at in steps.items() if each <= step}
     return steps
 
@@ -133,6 +135,7 @@ def find_newest(
     Raises:
         CheckpointError: It stays so for `LIST_TIMEOUT_S`.
     """
+    # A mount may come late: the last reason is reported if none of the looks succeeds.
     reason = ""
     for _ in looks():
         try:

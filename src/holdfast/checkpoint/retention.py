@@ -91,6 +91,7 @@ class Retention:
 
     def _pass(self) -> None:
         began = time.monotonic()
+        # At the end of the run there is no later pass, so all is verified if time allows.
         verify_all = began >= self._rests_until or self._deadline < math.inf
         self._pruner.carry_out(self._pruner.plan(verify_all=verify_all))
         if verify_all:

@@ -129,6 +129,7 @@ class DirectoryStorage:
 
     def publish(self, draft: str, name: str) -> None:
         """Implements `Storage`; `latest` names the newest one for people, and nothing reads it."""
+        # The draft's files are durable before its name is: no crash leaves a name without them.
         sync_directory(self.root / draft)
         (self.root / draft).rename(self.root / name)
         sync_directory(self.root)

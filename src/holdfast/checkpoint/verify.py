@@ -78,6 +78,7 @@ def examine(
     if manifest.sha256 in verified:
         return Examined(manifest=manifest)
     damage = list[Damage]()
+    # A damaged part does not end it: the report names every damaged file.
     for part in manifest.parts:
         try:
             _read_back(store, name, manifest, part, advance)

@@ -66,6 +66,7 @@ def _save(weights: StateDict, folder: Path) -> None:
 
 def _take_place(draft: Path, target: Path) -> None:
     """Give a directory its name, in place of another one."""
+    # A directory cannot replace another one at once, so the old one steps aside for a moment.
     old = target.with_name(f".{target.name}.old")
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)

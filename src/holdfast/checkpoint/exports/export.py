@@ -107,6 +107,7 @@ def _copies(weights: StateDict) -> StateDict:
 
 
 def _write(target: Path, content: T, write: Callable[[T, Path], object]) -> None:
+    # The name appears with the whole content, in place of a file that was there.
     draft = target.with_name(f".{target.name}.draft")
     try:
         write(content, draft)

@@ -57,6 +57,7 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
     tensors = {name: _empty(entry) for name, entry in wanted.items()}
+    # Only one chunk of the state is in memory next to the tensors: optimizer states may be larger.
     chunk = bytearray(parts.CHUNK_BYTES)
     memory = memoryview(chunk)
     for start, end in read_state(

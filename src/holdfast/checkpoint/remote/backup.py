@@ -92,6 +92,7 @@ class Backup:
         manifest = held.manifest(name)
         done = 0
         folder = folder_of(manifest)
+        # Pieces of an interrupted upload are kept: the folder's name fixes what they must hold.
         there = set(self._objects.children(f"{FOLDER}/{folder}"))
         for first, piece in _pieces(held.storage, name, manifest):
             self._send(f"{FOLDER}/{folder}", _piece_name(first), piece, there)
@@ -108,6 +109,7 @@ class Backup:
         """
         whole = self.whole()
         kept = [*whole[:keep], *(each for each in whole[keep:] if step_of(each) == best_step)]
+        # The index first: a reader that trusts it never looks for what is about to be deleted.
         self._record(kept[::-1])
         oldest = min(map(step_of, kept), default=0)
         shown = filter(_is_folder, self._objects.children(FOLDER))
@@ -143,6 +145,7 @@ class Backup:
         """The folders with a manifest, oldest first. The index has the order. A folder that it does
         not name is newer than all others if its step is: its upload was interrupted at the end.
         """
+        # Listings may lag, and the index may be of an earlier upload: the manifests decide.
         known = self._index()
         shown = set(filter(_is_folder, self._objects.children(FOLDER))) - set(known)
         last = step_of(known[-1]) if known else -1

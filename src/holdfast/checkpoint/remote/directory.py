@@ -30,6 +30,7 @@ class Directory:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
         try:
+            # Durable under a name that no reader takes, then renamed at once.
             write_synced(draft, [data])
             if new and not _linked(draft, path):
                 return False

@@ -52,6 +52,7 @@ class PartEncrypter:
 
     def encrypt(self, number: int, chunk: memoryview) -> memoryview:
         """The ciphertext of chunk `number` of the state, until the next call."""
+        # The number is the nonce: a second use under one key would break GCM.
         assert number > self._last, "a nonce that was used before"
         self._last = number
         stored = self._buffer[: len(chunk)]
@@ -64,6 +65,7 @@ class PartEncrypter:
 
     def record(self) -> Encryption:
         """Record for a reader with the key."""
+        # The wrapping key is used for many parts, so here the nonce is random.
         nonce = os.urandom(_NONCE_BYTES)
         wrapped = AESGCM(self._key.secret).encrypt(nonce, self._data_key, self._place.encode())
         return Encryption(

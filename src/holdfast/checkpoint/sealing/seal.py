@@ -111,6 +111,7 @@ class Seal:
                 f"{where} is not signed, and only key {key[:SHOWN]} is trusted; to trust this "
                 f"checkpoint nevertheless, resume once without {SIGN}"
             )
+        # The name of the key is only a hint for the message; the signature itself is checked below.
         if signature.key != key:
             raise CheckpointError(
                 f"{where} is signed by key {signature.key[:SHOWN]}, and only key {key[:SHOWN]} is "
