@@ -33,7 +33,7 @@ _WORDS: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What one worker does.
+    """Activity of one worker.
 
     Attributes:
         rank: The worker.
@@ -49,13 +49,13 @@ class Activity:
 def activities(
     arena: Arena, local: Collection[int], members: Iterable[int], *, is_script: bool
 ) -> list[Activity]:
-    """What the workers of this host do.
+    """Activities of the workers of this host.
 
     Args:
-        arena: Of this host.
+        arena: Arena of this host.
         local: Their ranks.
         members: All ranks of the generation.
-        is_script: Whether they run a script, whose steps and waits are not known.
+        is_script: True if they run a script, whose steps and waits are not known.
     """
     remote = tuple(rank for rank in members if rank not in local)
     return [_activity(arena, rank, local, remote, is_script=is_script) for rank in local]

@@ -57,13 +57,13 @@ from holdfast.wire.messages import (
 from holdfast.wire.rpc import DesiredStateMessage, StatusMessage
 
 MONITOR_INTERVAL_S: Final = 0.1
-"""How often each worker is observed."""
+"""Interval of each worker's observations."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long workers that have finished may take to exit before they are killed."""
+"""Time that workers that have finished may take to exit before they are killed."""
 STOP_TIMEOUT_S: Final = 30.0
-"""How long a script may take to exit after SIGTERM."""
+"""Time that a script may take to exit after SIGTERM."""
 CASCADE_GRACE_S: Final = 0.2
-"""How long before the root cause the exits of cascading failures may be seen."""
+"""Time before the root cause in which the exits of cascading failures may be seen."""
 
 
 class Agent:
@@ -76,11 +76,11 @@ class Agent:
         arena: The host's shared memory.
         log: The run's log of events.
         link: To the coordinator.
-        checkpoints: Of this host.
+        checkpoints: Checkpoints of this host.
         writer: Writes them.
 
     Attributes:
-        exit_reason: Why the agent must end, once it must; empty if the run succeeded.
+        exit_reason: Cause of the agent's end, once it must end; empty if the run succeeded.
         ranks: The rank of each worker by its process, as it was last observed.
     """
 
@@ -335,7 +335,7 @@ class Agent:
         return ended
 
     def _may_be_cascading(self, ended: tuple[WorkerHandle, int]) -> bool:
-        """Whether the failure of another worker, not handled yet, may have caused an exit.
+        """True if the failure of another worker, not handled yet, may have caused an exit.
 
         It can where workers use process groups of PyTorch. A worker that reports an exception has
         waited until the other's failure was known.

@@ -41,7 +41,7 @@ from holdfast.core.protocol import CheckpointResult, Draft, Part, StoredCheckpoi
 from holdfast.rundir.json_lines import EventLog
 
 CLOSE_TIMEOUT_S: Final = 15.0
-"""How long the end of an agent may wait for a disk, to which it may write what is staged."""
+"""Time that the end of an agent may wait for a disk, to which it may write what is staged."""
 OVER: Final = 1 << 32
 """More than any generation."""
 
@@ -52,13 +52,13 @@ class Checkpoints:
     It works from `__enter__` to `__exit__`.
 
     Args:
-        store: Where they are kept.
+        store: Store that keeps them.
         attempt: This start of the run.
         log: The run's log of events.
         arena: Says which checkpoints are staged.
         write: Writes them.
         delete_old: Called when there is a new one, to verify it and delete older ones.
-        where: What names the host in an event; see `RunContext.where`.
+        where: Name of the host in an event; see `RunContext.where`.
         code: The user's code.
 
     Attributes:

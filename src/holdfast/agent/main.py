@@ -37,7 +37,7 @@ from holdfast.wire.worker_spec import SHARES
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
 COORDINATOR_TIMEOUT_S = 600.0
-"""How long an agent of another host continues without a coordinator."""
+"""Time that an agent of another host continues without a coordinator."""
 
 
 def main(words: Sequence[str]) -> int:

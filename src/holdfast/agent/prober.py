@@ -26,7 +26,7 @@ class Prober:
         interface: The address to accept probes on; empty in a run on one host.
 
     Attributes:
-        address: Where it accepts them, as `address:port`; empty if it does not.
+        address: Address at which it accepts them, as `address:port`; empty if it does not.
         listener: The socket on which it does.
     """
 

@@ -16,12 +16,12 @@ from holdfast.wire.messages import ResumeMessage
 def resume_message(
     action: ResumeWorkers, members: Mapping[int, str], key: str, restore: Iterable[str]
 ) -> ResumeMessage:
-    """What every member is told.
+    """Message to every member.
 
     Args:
         action: Says where the generation begins.
         members: The host of every rank.
-        key: What only members know.
+        key: Secret of the members.
         restore: The checkpoints of this host, newest first.
     """
     hosts = tuple(by_host(members).values())
@@ -47,7 +47,7 @@ def log_generation(
     """Log that a generation begins.
 
     Args:
-        log: Of the run.
+        log: Log of the run.
         action: Says where it begins.
         members: All of them, by rank.
         committed: The most steps that a member of this host had committed.
@@ -79,7 +79,7 @@ def log_standbys(
         workers: All of this host.
         standbys: The ranks that are on standby now, and why.
         step: From which the others resume.
-        log: Of the run.
+        log: Log of the run.
         run: The run.
     """
     for worker in workers:

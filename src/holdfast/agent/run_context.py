@@ -26,10 +26,10 @@ class RunContext:
         attempt: The id of this start of the run, hexadecimal.
         interface: The address on which its workers accept those of other hosts; empty if there are
             none.
-        credentials: What they show to each other; None if they talk in plain.
+        credentials: Credentials that they show to each other; None if they talk in plain.
         tunnel: Carries the connections of their process groups, if it is needed.
-        shares: What each of its workers may use; none: all of this host.
-        devices: What its workers compute on, in the order of CUDA; none: not known.
+        shares: Share of each of its workers; none: all of this host.
+        devices: Devices on which its workers compute, in the order of CUDA; none: not known.
         gpus: The names of the GPUs that it may use, in the same order.
     """
 
@@ -46,12 +46,12 @@ class RunContext:
 
     @property
     def capacity(self) -> int:
-        """How many workers one host runs."""
+        """Number of workers that one host runs."""
         return -(-self.job.workers // self.job.hosts)
 
     @property
     def where(self) -> dict[str, str]:
-        """What names this host in an event of a run on several hosts."""
+        """Name of this host in an event of a run on several hosts."""
         return {"host": self.host} if self.interface else {}
 
     def with_host(self, failure: Failure) -> Failure:
@@ -61,7 +61,7 @@ class RunContext:
         return replace(failure, cause=f"{failure.cause} (host {self.host})")
 
     def worker_spec(self, rank: int, slot: int) -> WorkerSpec:
-        """What a worker is started with, in a slot that no other worker of this host uses."""
+        """Start parameters of a worker in a slot that no other worker of this host uses."""
         return WorkerSpec(
             job=self.job,
             rank=rank,

@@ -14,9 +14,9 @@ from holdfast.linux.supply import visible_gpus
 from holdfast.rundir.system_file import SystemFile
 
 INTERVAL_S: Final = 2.0
-"""How often the host is sampled."""
+"""Interval of the host's samples."""
 END_TIMEOUT_S: Final = 1.0
-"""How long the end waits for a sample: a driver may hang."""
+"""Time that the end waits for a sample: a driver may hang."""
 
 
 class SystemLog:

@@ -30,22 +30,22 @@ from holdfast.wire.messages import OpenTunnelMessage, Place, TunnelOpenedMessage
 from holdfast.wire.tls import Credentials
 
 CHUNK_BYTES: Final = 256 << 10
-"""How much of each direction of a connection is buffered at most, at each of three places."""
+"""Most bytes that are buffered of each direction of a connection, at each of three places."""
 MAX_CONNECTIONS: Final = 4096
 """Connections at once; more are refused."""
 MAX_HANDSHAKES: Final = 64
 """Connections at once that have not shown what they are; when there are more, the oldest ends."""
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""How long connecting to another agent may take, and its first message."""
+"""Time that connecting to another agent may take, and its first message."""
 OPEN_TIMEOUT_S: Final = 10.0
-"""How long it may take to listen, or to end the connections of a generation."""
+"""Time that it may take to listen, or to end the connections of a generation."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""How long to wait after a connection could not be accepted."""
+"""Wait after a connection could not be accepted."""
 RESET_TIMEOUT_MS: Final = 10_000
-"""How long the kernel may keep data that the other host does not acknowledge."""
+"""Time that the kernel may keep data that the other host does not acknowledge."""
 
 _HEADER: Final = struct.Struct("!8sQ4sH")
-"""What an agent sends first: the generation, and the address and port to connect to."""
+"""First message of an agent: the generation, and the address and port to connect to."""
 _MAGIC: Final = b"hftunnel"
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ class Tunnel:
 
     Args:
         interface: The address on which other agents connect.
-        credentials: What it shows to other agents.
+        credentials: Credentials that it shows to other agents.
 
     Attributes:
-        address: Where other agents connect, and on which network of which machine that is.
+        address: Address at which other agents connect, with the network and machine it is on.
         num_refused: Connections that were refused.
     """
 

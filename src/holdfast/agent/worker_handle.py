@@ -27,17 +27,17 @@ class WorkerHandle:
 
     Attributes:
         number: The process number in the agent's state machine.
-        slot: Which of the host's shares it uses.
+        slot: Number of the host's share that it uses.
         stacks: The file for its stacks.
-        report: What it reported of the exception that ended it.
-        after_failure: Whether another worker has failed since it was resumed.
-        has_resumed: Whether it has been a member.
-        halted_at: When such a worker halted, Unix time, seconds; None while it computes.
-        cancelled: Whether it was killed for no fault of its own.
-        is_on_standby: Whether it is no member for now.
-        hung: Why it counted as hung, if it did.
-        stacks_from: Where in their file its stacks begin; None if it was not asked for them.
-        killed_at: When it was killed, if it was, monotonic seconds.
+        report: Its report of the exception that ended it.
+        after_failure: True if another worker has failed since it was resumed.
+        has_resumed: True if it has been a member.
+        halted_at: Time at which such a worker halted, Unix time, seconds; None while it computes.
+        cancelled: True if it was killed for no fault of its own.
+        is_on_standby: True if it is no member for now.
+        hung: Reason for which it counted as hung, if it did.
+        stacks_from: Position of its stacks in their file; None if it was not asked for them.
+        killed_at: Time at which it was killed, if it was, monotonic seconds.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class WorkerHandle:
 
     @property
     def named(self) -> dict[str, int]:
-        """What names it in an event."""
+        """Fields that name it in an event."""
         return {"rank": self.rank, "pid": self.pid}
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ def fork_worker(
         run: The run.
         arena_fd: The host's shared memory.
         rank: The rank.
-        number, slot: As in `WorkerHandle`.
+        number, slot: Defined in `WorkerHandle`.
     """
     near, far = pair()
     launch = run.worker_spec(rank, slot).model_dump_json()

@@ -16,7 +16,7 @@ from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.stacks import await_stacks, innermost
 
 STACKS_TIMEOUT_S: Final = 0.1
-"""How long workers that do not hang may take to write their stacks; as a rule milliseconds."""
+"""Time that workers that do not hang may take to write their stacks; as a rule milliseconds."""
 LONG_WAIT_S: Final = 0.2
 """A worker that has waited for longer when its generation ends may have waited for one that hangs
 on another host, which only the agent there knows. Deaths are found much sooner."""
@@ -27,9 +27,9 @@ class WorkerLog:
 
     Args:
         log: The events.
-        arena: Of this host.
+        arena: Arena of this host.
         can_answer: Says of a process whether it could write its stacks when last observed.
-        is_script: Whether the workers run a script.
+        is_script: True if the workers run a script.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WorkerLog:
         """Note what all workers of this host do, and where, once in a generation.
 
         Args:
-            workers: Of this host.
+            workers: Workers of this host.
             members: All ranks of the generation that runs.
         """
         generation = self._arena.newest_generation

@@ -16,7 +16,7 @@ from holdfast.job.spec import Job
 from holdfast.linux.proc_stat import stat_of
 
 SEARCH_S: Final = 1.0
-"""How often at most to search for processes that workers have started."""
+"""Least interval of searches for processes that workers have started."""
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _ACTIVITIES: Final = {
@@ -95,7 +95,7 @@ class WorkerMonitor:
         )
 
     def can_answer(self, pid: int) -> bool:
-        """Whether a worker could write its stacks when it was last observed."""
+        """True if a worker could write its stacks when it was last observed."""
         return pid in self._running
 
     def _at(self, rank: int) -> PhaseKind:

@@ -28,11 +28,11 @@ from holdfast.wire.messages import (
 from holdfast.wire.worker_spec import WriterSpec
 
 CLOSE_TIMEOUT_S: Final = CLOSE_S + 1
-"""How long the process may take to exit, after the work that it may still do."""
+"""Time that the process may take to exit, after the work that it may still do."""
 RESTART_INTERVAL_S: Final = 1.0
 RESTART_TIMEOUT_S: Final = 10.0
 ATTEMPTS: Final = 2
-"""How often a part is written if the process exits or hangs meanwhile."""
+"""Number of times that a part is written if the process exits or hangs meanwhile."""
 NO_RANK: Final = -1
 """The rank of a process that is no worker, for the fork server."""
 _POLL_S: Final = 1.0
@@ -50,7 +50,7 @@ class WriterHandle:
         log: The run's log of events.
 
     Attributes:
-        pid: Of the process; 0 before there is one.
+        pid: Process id; 0 before there is one.
     """
 
     def __init__(self, forks: ForkClient, run: RunContext, arena_fd: int, log: EventLog) -> None:
@@ -96,7 +96,7 @@ class WriterHandle:
         Args:
             draft: The name of the draft.
             header: Describes the state.
-            offset: Where the state begins in the arena's file, bytes.
+            offset: Start of the state in the arena's file, bytes.
 
         Raises:
             OSError: The disk is full or unreachable, or the process has exited or hung twice.
@@ -184,7 +184,7 @@ class WriterHandle:
 
 
 def _answer(channel: Channel, deadline: float) -> PartWrittenMessage | None:
-    """What the process answers; None if it exits, or says nothing until `deadline`."""
+    """Answer of the process; None if it exits, or says nothing until `deadline`."""
     while not channel.at_end and time.monotonic() < deadline:
         for message in channel.poll(_POLL_S):
             assert isinstance(message, PartWrittenMessage)

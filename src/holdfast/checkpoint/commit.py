@@ -32,8 +32,8 @@ class _Content(BaseModel):
     Attributes:
         others: The XXH3 of each chunk of this worker's replica, and nothing for those that it has
             staged; empty if replicas were compared otherwise.
-        offset: Where the state is staged in the arena's file, bytes; only the first part has it.
-        header: Of the checkpoint; only the first part has it.
+        offset: Start of the staged state in the arena's file, bytes; only the first part has it.
+        header: Header of the checkpoint; only the first part has it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,11 +48,11 @@ class Prepared:
     """A draft that awaits its end.
 
     Attributes:
-        draft: What the coordinator needs to know of it.
-        attempt: Who has written it; see `names.draft_name`.
-        is_stored: Whether the same checkpoint was published before, by a generation that did not
+        draft: Facts that the coordinator needs to know of it.
+        attempt: Attempt that has written it; see `names.draft_name`.
+        is_stored: True if the same checkpoint was published before, by a generation that did not
             live to report it.
-        differs: Whether the replicas of workers differ, so that it was not written.
+        differs: True if the replicas of workers differ, so that it was not written.
     """
 
     draft: Draft
@@ -66,9 +66,9 @@ class Committed:
     """This host has the checkpoint, durably.
 
     Attributes:
-        result: What its workers are told.
-        location: Where it is.
-        is_new: Whether it was not there before.
+        result: Result for its workers.
+        location: Its location.
+        is_new: True if it was not there before.
     """
 
     result: CheckpointResult
@@ -81,7 +81,7 @@ class CommitFailed:
     """This host does not have the checkpoint, and its draft is deleted.
 
     Attributes:
-        result: What its workers are told, with the reason.
+        result: Result for its workers, with the reason.
     """
 
     result: CheckpointResult
@@ -117,10 +117,12 @@ def prepare(
         if not error:
             header, file = _written(staged, names.draft_name(first.step, attempt), write)
             manifest = _manifest(store, header, file, code)
+        # A generation before may have published it, and not lived to report it.
         stored = _stored(store, name, manifest)
         if stored is not None:
             root = replace(draft, root=stored.root)
             return Prepared(draft=root, attempt=attempt, is_stored=True)
+        # With its manifest the draft is whole, and only its name is missing.
         if manifest is not None:
             store.prepare(store.seal.signed(manifest), attempt)
             return Prepared(draft=replace(draft, root=manifest.root), attempt=attempt)
@@ -139,6 +141,7 @@ def complete(
     """Publish a draft, or discard it if the checkpoint has failed."""
     draft = prepared.draft
     attempt = prepared.attempt
+    # The host publishes if it has a draft and the coordinator has not called the checkpoint failed.
     error = draft.error or result.error
     if not error:
         name = names.checkpoint_name(draft.step)
@@ -188,6 +191,7 @@ def _written(staged: Mapping[int, Part], draft: str, write: Write) -> tuple[Head
     if first is None or first.header is None:
         raise ProtocolError("no worker has sent the header of a checkpoint")
     part = write(draft, first.header, first.offset)
+    # One worker has staged each chunk. All others must have had the same bytes in their replicas.
     for rank, content in contents.items():
         pairs = zip(content.others, part.staged_digests, strict=False)
         for number, (own, staged_digest) in enumerate(pairs):

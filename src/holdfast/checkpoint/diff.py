@@ -31,12 +31,12 @@ _VALUES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDiff:
-    """How a tensor that both have differs.
+    """Difference of a tensor that both have.
 
     Attributes:
         name: The tensor.
-        elements: How many it has.
-        differing: How many of them have other bits.
+        elements: Number of its elements.
+        differing: Number of them that have other bits.
         max_abs: The largest absolute difference of two of them; nan if one of them is not finite.
     """
 
@@ -48,11 +48,11 @@ class TensorDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDiff:
-    """How two checkpoints differ.
+    """Differences of two checkpoints.
 
     Attributes:
-        compared: How many tensors both have, with the same dtype and shape.
-        tensors: Those of them that differ.
+        compared: Number of tensors that both have, with the same dtype and shape.
+        tensors: Tensors of these that differ.
         unlike: Tensors that only one has, or that have another dtype or shape, by name: what each
             of the two has.
         fields: For each section of the manifests, the fields that differ: what each has; None for
@@ -74,7 +74,7 @@ def compare(one: Path, other: Path, advance: Callable[[int], None]) -> Checkpoin
 
     Args:
         one: The directory of a checkpoint, whose state is held in memory.
-        other: That of another one.
+        other: Directory of another one.
         advance: Called with the bytes that were read since the last call.
 
     Raises:
@@ -89,11 +89,13 @@ def compare(one: Path, other: Path, advance: Callable[[int], None]) -> Checkpoin
         for name, entry in mine.items()
         if name in others and _kind(others[name]) == _kind(entry)
     }
+    # The first state is held in memory, since tensors may be at other places in the second.
     state = memoryview(bytearray(manifests[0].size_bytes))
     store = unlocked(one, manifests[0])
     for start, end in read_state(store, one.name, manifests[0], lambda lo, hi: state[lo:hi]):
         advance(end - start)
     found = {name: _Compared(entry, state) for name, entry in common.items()}
+    # The second one is compared chunk by chunk while it is read.
     scratch = memoryview(bytearray(parts.CHUNK_BYTES))
     store = unlocked(other, manifests[1])
     for start, end in read_state(
@@ -142,7 +144,7 @@ class _Compared:
 
         Args:
             there: Its place in the other.
-            start: Where the chunk begins in the state of the other.
+            start: Start of the chunk in the state of the other.
             chunk: Its bytes.
         """
         first = max(there.offset, start)
@@ -151,6 +153,7 @@ class _Compared:
             return
         mine = self._bytes[first - there.offset : last - there.offset]
         other = chunk[first - start : last - start]
+        # Bits decide, since nan differs from itself and -0.0 equals 0.0.
         if mine == other:
             return
         bits = f"u{ITEM_BYTES[there.dtype]}"
@@ -187,7 +190,7 @@ def _field_differences(one: Manifest, other: Manifest) -> dict[str, dict[str, tu
 
 
 def _sections(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """What is compared, apart from tensors."""
+    """Values that are compared, apart from tensors."""
     plain = manifest.model_dump(mode="json")
     return {
         "job": plain["weights_config"],
@@ -215,7 +218,7 @@ def _differences(
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """What is in a dictionary by key, or in a list by position; None for other values."""
+    """Items of a dictionary by key, or of a list by position; None for other values."""
     if isinstance(value, list):
         return {str(place): each for place, each in enumerate(value)}
     return value if isinstance(value, dict) else None

@@ -17,7 +17,7 @@ def find_checkpoint(path: Path, *, best: bool = False) -> Path:
 
     Args:
         path: A checkpoint, or a run directory.
-        best: Whether to take the checkpoint of the run's best evaluation instead.
+        best: True to take the checkpoint of the run's best evaluation instead.
 
     Raises:
         JobError: There is none.

@@ -29,14 +29,14 @@ class _HeldFiles(DirectoryStorage):
         self._files = files
 
     def size(self, name: str, file: str) -> int | None:  # noqa: ARG002  # there is only one
-        """See `Storage`."""
+        """Implements `Storage`."""
         status = os.fstat(self._files[file]) if file in self._files else None
         return status.st_size if status and stat.S_ISREG(status.st_mode) else None
 
     def read(
         self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
     ) -> None:
-        """See `Storage`."""
+        """Implements `Storage`."""
         opened = Path(f"/proc/self/fd/{self._files[file]}")  # also if it is deleted; see proc(5)
         missing = len(into) - read_at(opened, start, into, cached=cached)
         if missing:
@@ -58,6 +58,7 @@ def held(run_dir: Path, name: str) -> Iterator[CheckpointStore]:
     """
     root = run_dir / "checkpoints"
     with ExitStack() as opened:
+        # An open file keeps its bytes after its name is gone. A pipe must not block: see `size`.
         files = dict[str, int]()
         for path in (root / name).iterdir():
             files[path.name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -19,7 +19,7 @@ from holdfast.errors import CheckpointError
 
 
 class Kind(enum.StrEnum):
-    """What something in a store is."""
+    """Kind of a thing in a store."""
 
     CHECKPOINT = "checkpoint"
     DAMAGED = "damaged"
@@ -33,10 +33,10 @@ class Item:
 
     Attributes:
         name: Its name.
-        kind: What it is.
+        kind: Its kind.
         manifest: Its manifest, if it is a checkpoint.
-        kept: Why retention keeps it, as far as manifests tell.
-        problem: Why it is damaged; empty if it is not.
+        kept: Causes for which retention keeps it, as far as manifests tell.
+        problem: Damage; empty if there is none.
     """
 
     name: str
@@ -62,7 +62,7 @@ def inventory(store: CheckpointStore, policy: RetentionPolicy) -> list[Item]:
 
     Args:
         store: The store.
-        policy: Which checkpoints are kept.
+        policy: Rules for keeping checkpoints.
 
     Raises:
         OSError: It cannot be reached.

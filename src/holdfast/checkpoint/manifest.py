@@ -37,7 +37,7 @@ class _Record(BaseModel):
 
 
 class _Version(BaseModel):
-    """What every format says of itself."""
+    """Fields of every format."""
 
     format: int
     versions: dict[str, str] = {}
@@ -53,10 +53,10 @@ class Tensor(_Record):
 
 
 class Encryption(_Record):
-    """How the chunks of a part are encrypted; see `checkpoint.sealing.encryption`.
+    """Encryption of a part's chunks; see `checkpoint.sealing.encryption`.
 
     Attributes:
-        key: What names the key that has wrapped the data key.
+        key: Name of the key that has wrapped the data key.
         data_key: The wrapped data key, with its nonce and tag.
         tags: The tag of each chunk.
         digests: The digest of each chunk as it is stored.
@@ -76,7 +76,7 @@ class PartFile(_Record):
         size_bytes: Its size.
         first_chunk: The chunk that it begins with.
         digests: The digest of each chunk, of the memory that was written, in plain.
-        encryption: How the chunks are encrypted; None: not at all.
+        encryption: Encryption of the chunks; None: they are plain.
     """
 
     file: str
@@ -109,10 +109,10 @@ class Signature(_Record):
 
 
 class Origin(_Record):
-    """Where a checkpoint comes from.
+    """Origin of a checkpoint.
 
     Attributes:
-        at: When it was committed: UTC, ISO 8601.
+        at: Time of its commit: UTC, ISO 8601.
         host: The name of the host.
         code: The user's code.
     """
@@ -123,7 +123,7 @@ class Origin(_Record):
 
     @classmethod
     def now(cls, code: CodeVersion) -> Self:
-        """Of a checkpoint that is committed now, on this host."""
+        """Origin of a checkpoint that is committed now, on this host."""
         at = datetime.now(UTC).isoformat(timespec="microseconds")
         return cls(at=at, host=socket.gethostname(), code=code)
 
@@ -153,9 +153,9 @@ class HuggingFaceModel(_Record):
     """A model of the library transformers, or adapters of the library peft, in the trained model.
 
     Attributes:
-        prefix: What the names of its tensors begin with in the trained model.
+        prefix: Prefix of the names of its tensors in the trained model.
         config: Its configuration, as in config.json or adapter_config.json.
-        adapter: What peft calls the adapters in the names of tensors; None: it is a whole model.
+        adapter: Name of the adapters in the names of tensors, from peft; None: a whole model.
     """
 
     prefix: str
@@ -179,7 +179,7 @@ class Header(_Record):
         state: `session.state`.
         user_state: State of user code outside its tensors; see `worker.user_state.user_state`.
         loss_scale: The scale of the next step, with `precision: fp16`.
-        costs: What a shard and the rest of a step cost each rank that was measured, seconds: a
+        costs: Cost of a shard and the rest of a step for each rank that was measured, seconds: a
             resumed run plans from them.
         loss: Training loss of the newest step.
         metrics: Results of the newest evaluation.
@@ -216,14 +216,14 @@ class Manifest(Header):
     """The record of a checkpoint.
 
     Attributes:
-        digest_kind: How chunks are digested.
+        digest_kind: Kind of the chunks' digests.
         root: Digest over all chunks; it does not depend on the number of writers, nor on whether
             the checkpoint is encrypted.
         parts: The files, in the order of their chunks.
-        origin: When, where and with which code it was made.
+        origin: Time, host and code of its commit.
         parent: The checkpoint before it; None if it is the first one of its run on this host.
         sha256: Digest of all other fields but the signature.
-        signature: Of the digest; None: it is not signed.
+        signature: Signature of the digest; None: it is not signed.
     """
 
     digest_kind: parts.DigestKind
@@ -247,7 +247,7 @@ class Manifest(Header):
         return hashlib.sha256(self.model_dump_json(include=_CONTENT).encode()).hexdigest()
 
     def sealed(self) -> Self:
-        """The same manifest with its own digest in it."""
+        """Copy of the manifest with its own digest in it."""
         return self.model_copy(update={"sha256": self._digest()})
 
     @classmethod
@@ -262,6 +262,7 @@ class Manifest(Header):
             CheckpointError: It is damaged, was altered, or has another format.
         """
         try:
+            # The format first: the fields of another one would only be called invalid.
             stated = _Version.model_validate_json(text)
             if stated.format != FORMAT:
                 raise CheckpointError(
@@ -295,6 +296,7 @@ class Manifest(Header):
         odd = [name for name in names if not _PART.fullmatch(name) or names.count(name) > 1]
         if odd:
             raise CheckpointError(f"{where} names a part {odd[0]!r:.80}")
+        # Each part begins where the one before it ends, and the last one ends with the state.
         end = 0
         for part in self.parts:
             if part.first_chunk != end:

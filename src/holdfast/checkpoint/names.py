@@ -20,7 +20,7 @@ _DRAFT: Final = re.compile(r"step-\d{8,18}\.[0-9a-f]+\.tmp", re.ASCII)
 _QUARANTINED: Final = re.compile(r"step-\d{8,18}\.rejected-\d{1,3}", re.ASCII)
 _PIN: Final = ".pinned"
 MAX_QUARANTINED: Final = 999
-"""Of one step."""
+"""Most quarantined checkpoints of one step."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -34,12 +34,12 @@ def step_of(name: str) -> int:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a name claims to be that of a checkpoint."""
+    """True if a name claims to be that of a checkpoint."""
     return _COMMITTED.fullmatch(name) is not None
 
 
 def is_partial(name: str) -> bool:
-    """Whether a name is that of a draft, or of a checkpoint that is being deleted or replaced."""
+    """True if a name is that of a draft, or of a checkpoint that is being deleted or replaced."""
     return _DRAFT.fullmatch(name) is not None
 
 
@@ -59,7 +59,7 @@ def checkpoint_of(draft: str) -> str:
 
 
 def is_draft_of(name: str, attempt: str) -> bool:
-    """Whether a name is that of a draft of this attempt."""
+    """True if a name is that of a draft of this attempt."""
     return is_partial(name) and name.endswith(f".{attempt}.tmp")
 
 
@@ -96,7 +96,7 @@ def pinned(name: str) -> str | None:
 
 
 def is_quarantined(name: str) -> bool:
-    """Whether a name is that of a quarantined checkpoint."""
+    """True if a name is that of a quarantined checkpoint."""
     return _QUARANTINED.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Writer: one part of a checkpoint."""
+"""Part file: writes one part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def write_part(
     the processor have it.
 
     Args:
-        storage: Where the checkpoint is written.
+        storage: Storage of the checkpoint.
         draft: Its name until it is published.
         state: The state, layout.size_bytes long.
         layout: The place of each tensor in it.
-        index: Which of the parts.
-        count: How many there are.
+        index: Index of the part.
+        count: Number of parts.
         seal: Encrypts it, if it has a key for that.
 
     Raises:
@@ -64,6 +64,7 @@ def write_part(
         yield parts.header(layout, start, end)
         for number in chunks:
             first, last = parts.byte_range(range(number, number + 1), layout.size_bytes)
+            # Replicas are compared before encryption, by the digest that is fastest.
             chunk = state[first:last]
             staged.append(parts.digest(chunk, DigestKind.XXH3))
             digests.append(staged[-1] if kind is DigestKind.XXH3 else parts.digest(chunk, kind))

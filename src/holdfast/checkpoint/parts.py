@@ -27,7 +27,7 @@ _HEADER_ALIGNMENT: Final = 4096
 
 
 class DigestKind(enum.StrEnum):
-    """How chunks are digested. Roots over digests of another kind differ."""
+    """Kinds of digests of chunks. Roots over digests of another kind differ."""
 
     XXH3 = "xxh3-128"
     """Finds damage at the speed of memory. Data can be forged to match it."""
@@ -63,7 +63,7 @@ class Piece:
 
 
 def num_chunks(size_bytes: int) -> int:
-    """How many chunks a state of `size_bytes` is cut into."""
+    """Number of chunks into which a state of `size_bytes` is cut."""
     return -(-size_bytes // CHUNK_BYTES)
 
 
@@ -102,7 +102,7 @@ def _piece(entry: Entry, first: int, last: int) -> Piece:
 
 
 def header(layout: Layout, start: int, end: int) -> bytes:
-    """What a file begins with that holds the state between the bytes `start` and `end`.
+    """First bytes of a file that holds the state between the bytes `start` and `end`.
 
     It follows from the layout, so a reader compares it as a whole and need not parse it. See the
     safetensors documentation, "Format".
@@ -114,6 +114,7 @@ def header(layout: Layout, start: int, end: int) -> bytes:
         table[key] = {"dtype": dtype, "shape": [*shape], "data_offsets": place}
 
     at = start
+    # The format allows no holes: what is between two tensors, and after the last, gets a name too.
     for piece in [*pieces(layout, start, end), None]:
         first = end if piece is None else piece.start
         if first > at:
@@ -122,6 +123,7 @@ def header(layout: Layout, start: int, end: int) -> bytes:
             add(piece.key, piece.dtype, piece.shape, piece.start, piece.end)
             at = piece.end
     text = json.dumps(table, separators=(",", ":")).encode()
+    # So the state begins at a multiple of 4 KiB in the file, as direct I/O needs it.
     text += b" " * (-(8 + len(text)) % _HEADER_ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 

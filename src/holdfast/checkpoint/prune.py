@@ -24,12 +24,12 @@ from holdfast.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """What is to be done with the checkpoints of a run.
+    """Work to do on the checkpoints of a run.
 
     Attributes:
         delete: The names of those to delete, newest first.
-        corrupt: Those that are damaged.
-        has_verified: Whether there is a verified one, so that corrupt ones can be quarantined.
+        corrupt: Checkpoints that are damaged.
+        has_verified: True if there is a verified one, so that corrupt ones can be quarantined.
     """
 
     delete: tuple[str, ...]
@@ -44,9 +44,9 @@ class Pruner:
 
     Args:
         store: The checkpoints.
-        policy: Which ones are kept.
+        policy: Rules for keeping them.
         report: Called with what is damaged.
-        advance: See `verify.examine`.
+        advance: Defined in `verify.examine`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Pruner:
         """Read back what must be known, and say what is to be done; changes nothing.
 
         Args:
-            verify_all: See `core.checkpoints.retention.decide`.
+            verify_all: Defined in `core.checkpoints.retention.decide`.
 
         Raises:
             OSError: The storage cannot be reached.
@@ -77,6 +77,7 @@ class Pruner:
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()
         }
+        # Each verification may change what is kept, and so what must be verified next.
         while True:
             found = [*checkpoints.values()]
             decision = decide(found, self._policy, verify_all=verify_all)
@@ -93,6 +94,7 @@ class Pruner:
         Raises:
             OSError: The storage cannot be written to.
         """
+        # Only checkpoints that nothing keeps, and whose successors were read back.
         for name in pruning.delete:
             self._store.delete(name)
         for event in pruning.corrupt:
@@ -113,6 +115,7 @@ class Pruner:
                 return replace(checkpoint, condition=Condition.UNREADABLE)
             case Examined(manifest=manifest):
                 assert manifest is not None
+                # A checkpoint never changes, so it need not be read again.
                 self._verified.add(manifest.sha256)
                 best = None if manifest.best.value is None else manifest.best.step
                 return replace(checkpoint, condition=Condition.VERIFIED, best_step=best)

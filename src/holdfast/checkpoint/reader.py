@@ -36,7 +36,7 @@ def load_state(
         name: Its name.
         manifest: Its manifest.
         state: Takes the state, manifest.size_bytes long; only the chunks are written to.
-        chunks: Which of them, if other processes read the others; all by default.
+        chunks: Chunks to read, if other processes read the others; all by default.
     """
 
     def memory(start: int, end: int) -> memoryview:
@@ -63,8 +63,8 @@ def read_state(
         name: Its name.
         manifest: Its manifest.
         memory: Takes the chunks. What was read before an error stays there.
-        chunks: Which chunks to read; all by default.
-        readers: How many chunks to read at a time.
+        chunks: Chunks to read; all by default.
+        readers: Number of chunks to read at a time.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
@@ -82,6 +82,7 @@ def read_state(
         for chunk in _chunks(
             store.storage, name, manifest, part, memory, wanted, readers, cached=True
         ):
+            # The digests are of the plain state: the check covers storage and decryption.
             if decrypter is not None:
                 decrypter.decrypt(chunk.number, chunk.memory)
             chunk.check(part.digests[chunk.number - part.first_chunk], manifest.digest_kind)
@@ -100,12 +101,12 @@ def read_part(
     """Read one part as it is stored, without a key: of one that is encrypted, the ciphertext.
 
     Args:
-        storage: Where the checkpoint is.
+        storage: Storage of the checkpoint.
         name: Its name.
         manifest: Its manifest.
         part: The part.
         memory: Takes the chunks.
-        cached: See `Storage.read`.
+        cached: Defined in `Storage.read`.
 
     Raises:
         CheckpointError: The file holds something else than the manifest says.
@@ -158,6 +159,7 @@ def _chunks(
     header = parts.header(manifest.layout, first, last)
     if part.size_bytes != len(header) + last - first:
         raise CheckpointError(f"{where} has {part.size_bytes} bytes, which its layout does not")
+    # The header follows from the layout, so it is compared as a whole and never parsed.
     stored = bytearray(len(header))
     storage.read(name, part.file, 0, memoryview(stored), cached=cached)
     if stored != header:
@@ -172,6 +174,7 @@ def _chunks(
     if readers == 1:
         yield from map(read, wanted)
         return
+    # Chunks are yielded in order; while one is checked, others are read.
     pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
     try:
         yield from pool.map(read, wanted)
@@ -180,5 +183,5 @@ def _chunks(
 
 
 def _common(left: range, right: range) -> range:
-    """What two ranges have in common."""
+    """Intersection of two ranges."""
     return range(max(left.start, right.start), min(left.stop, right.stop))

@@ -22,9 +22,9 @@ from holdfast.core.protocol import StoredCheckpoint
 from holdfast.errors import CheckpointError
 
 LIST_TIMEOUT_S: Final = 30.0
-"""How long a storage may be out of reach when a checkpoint of it is needed."""
+"""Time that a storage may be out of reach when a checkpoint of it is needed."""
 PAUSE_S: Final = 0.5
-"""How often it is looked at meanwhile."""
+"""Interval of looks at it meanwhile."""
 
 Record = Callable[[], Iterable[Mapping[str, Any]]]
 """Reads the events of a run, oldest first."""
@@ -36,7 +36,7 @@ class MissingCheckpoint:
 
     Attributes:
         step: Its step.
-        committed_unix_s: When it was committed.
+        committed_unix_s: Time of its commit.
         newest_step: The newest one that is there; None if there is none.
     """
 
@@ -46,7 +46,7 @@ class MissingCheckpoint:
 
     @property
     def when(self) -> str:
-        """When it was committed, for people."""
+        """Time of its commit, for people."""
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.committed_unix_s))
 
 
@@ -80,14 +80,15 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
     """The checkpoints that a run's record says are in a folder, and when each was committed.
 
     Args:
-        events: Those of the run, oldest first.
-        folder: Where the run's checkpoints are on this host.
+        events: Events of the run, oldest first.
+        folder: Folder of the run's checkpoints on this host.
 
     Returns:
         Unix times by step. What the record says was quarantined is left out, and so is what was
         newer than the checkpoint that the run was resumed or restored from. Retention never deletes
         the newest.
     """
+    # The record is replayed: what was committed, minus what was taken out of use since.
     steps = dict[int, float]()
     for event in events:
         match event:
@@ -109,6 +110,7 @@ def committed_steps(events: Iterable[Mapping[str, Any]], folder: Path) -> dict[i
                 "event": "generation-started" | "run-restored" | "older-accepted",
                 "step": int(step),
             }:
+                # The run continued from this step, so newer checkpoints are of a past that is void.
                 steps = {each: at for each, at in steps.items() if each <= step}
     return steps
 
@@ -133,6 +135,7 @@ def find_newest(
     Raises:
         CheckpointError: It stays so for `LIST_TIMEOUT_S`.
     """
+    # A mount may come late: the last reason is reported if none of the looks succeeds.
     reason = ""
     for _ in looks():
         try:

@@ -23,7 +23,7 @@ from holdfast.checkpoint.verify import Damage
 from holdfast.core.checkpoints.retention import RetentionPolicy
 
 CLOSE_S: Final = 3.0
-"""How long the work that is left at the end of the run may take."""
+"""Time that the work that is left at the end of the run may take."""
 REST: Final = 50
 """Reading checkpoints back takes training some time, even at the lowest priority. After all of the
 newest were verified, so many times as long passes until they are again; until then one of the
@@ -49,7 +49,7 @@ class Retention:
 
     Args:
         store: The checkpoints of the run.
-        policy: Which ones are kept.
+        policy: Rules for keeping them.
         report: Called with each event once, from the thread.
     """
 
@@ -91,6 +91,7 @@ class Retention:
 
     def _pass(self) -> None:
         began = time.monotonic()
+        # At the end of the run there is no later pass, so all is verified if time allows.
         verify_all = began >= self._rests_until or self._deadline < math.inf
         self._pruner.carry_out(self._pruner.plan(verify_all=verify_all))
         if verify_all:

@@ -15,7 +15,7 @@ def log_retention_event(log: EventLog, event: RetentionEvent, where: Mapping[str
     Args:
         log: The run's log of events.
         event: The event.
-        where: What names the host, if there are several.
+        where: Name of the host, if there are several.
     """
     match event:
         case CheckpointCorrupt():

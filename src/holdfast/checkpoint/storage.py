@@ -29,7 +29,7 @@ class Storage(Protocol):
         ...
 
     def location(self, name: str) -> str:
-        """Where a group is, for people."""
+        """Location of a group, for people."""
         ...
 
     def size(self, name: str, file: str) -> int | None:
@@ -48,9 +48,9 @@ class Storage(Protocol):
         Args:
             name: The group.
             file: Its file.
-            start: Where to begin, bytes.
+            start: First byte to read.
             into: Takes the bytes.
-            cached: Whether a copy in memory may serve; if not, the medium itself is read.
+            cached: True if a copy in memory may serve; if not, the medium itself is read.
 
         Raises:
             CheckpointError: The file ends too early.
@@ -83,25 +83,25 @@ class DirectoryStorage:
     """Groups are directories below one directory, on a disk or a network file system.
 
     Args:
-        root: That directory; it need not exist yet.
+        root: The directory; it need not exist yet.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def names(self) -> list[str]:
-        """See `Storage`."""
+        """Implements `Storage`."""
         try:
             return [path.name for path in self.root.iterdir()]
         except FileNotFoundError:
             return []
 
     def location(self, name: str) -> str:
-        """See `Storage`."""
+        """Implements `Storage`."""
         return str(self.root / name)
 
     def size(self, name: str, file: str) -> int | None:
-        """See `Storage`; a pipe is no file, and a directory is what a mount leaves in its place."""
+        """Implements `Storage`; a pipe is no file, and a mount leaves a directory in its place."""
         path = self.root / name / file
         try:
             status = path.stat()
@@ -114,21 +114,22 @@ class DirectoryStorage:
     def read(
         self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
     ) -> None:
-        """See `Storage`."""
+        """Implements `Storage`."""
         path = self.root / name / file
         missing = len(into) - read_at(path, start, into, cached=cached)
         if missing:
             raise CheckpointError(f"{path} is truncated: {missing} bytes are missing")
 
     def write_synced(self, name: str, file: str, pieces: Iterable[bytes | memoryview]) -> int:
-        """See `Storage`; the file's name is durable once the draft is published."""
+        """Implements `Storage`; the file's name is durable once the draft is published."""
         path = self.root / name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # an interrupted write may have left a part of it
         return write_synced(path, pieces)
 
     def publish(self, draft: str, name: str) -> None:
-        """See `Storage`; `latest` names the newest one for people, and nothing reads it."""
+        """Implements `Storage`; `latest` names the newest one for people, and nothing reads it."""
+        # The draft's files are durable before its name is: no crash leaves a name without them.
         sync_directory(self.root / draft)
         (self.root / draft).rename(self.root / name)
         sync_directory(self.root)
@@ -137,11 +138,11 @@ class DirectoryStorage:
                 (self.root / "latest").write_text(name + "\n", encoding="utf-8")
 
     def rename(self, name: str, to: str) -> None:
-        """See `Storage`."""
+        """Implements `Storage`."""
         (self.root / name).rename(self.root / to)
 
     def delete(self, name: str) -> None:
-        """See `Storage`; of a link, only the link is deleted."""
+        """Implements `Storage`; of a link, only the link is deleted."""
         path = self.root / name
         is_directory = path.is_dir() and not path.is_symlink()
         shutil.rmtree(path) if is_directory else path.unlink()

@@ -33,7 +33,7 @@ class CheckpointStore:
     """The checkpoints of one run. Every method raises OSError if the storage cannot be reached.
 
     Args:
-        storage: Where they are kept.
+        storage: Storage that keeps them.
         seal: The keys to sign and encrypt them with; by default none, which is enough for all but
             writing them and reading their state.
     """
@@ -64,7 +64,7 @@ class CheckpointStore:
         return None
 
     def location(self, name: str) -> str:
-        """Where a checkpoint is, for people."""
+        """Location of a checkpoint, for people."""
         return self.storage.location(name)
 
     def manifest(self, name: str) -> Manifest:
@@ -119,6 +119,7 @@ class CheckpointStore:
         name = names.checkpoint_name(step)
         draft = names.draft_name(step, attempt)
         replaced = names.replaced_name(name)
+        # Between the two renames the name is free: `remove_partial` brings the old one back then.
         replaces = name in self.storage.names()
         if replaces:
             self.storage.rename(name, replaced)
@@ -151,6 +152,7 @@ class CheckpointStore:
         """
         pin = names.pin_name(name)
         draft = names.pin_draft_name(name)
+        # First the pin, then the look; `delete` does the opposite, so one of them sees the other.
         is_new = pin not in self.storage.names()
         if is_new:
             self.storage.write_synced(draft, _PIN, [])
@@ -176,6 +178,7 @@ class CheckpointStore:
             CheckpointError: There are too many of them.
             FileNotFoundError: There is no such checkpoint.
         """
+        # It is kept for people to look at; its name is none that a run resumes from.
         taken = set(self.storage.names())
         for free in names.quarantine_names(name):
             if free not in taken:
@@ -202,6 +205,7 @@ class CheckpointStore:
             return False
         if partial == names.deleted_name(name) and name not in self.pinned():
             return False
+        # The manifest can only be checked under the name that it states.
         self.storage.rename(partial, name)
         try:
             self.manifest(name)

@@ -28,7 +28,7 @@ _STREAM: Final = "a checkpoint from another host"
 
 
 def described(manifest: Manifest) -> CheckpointMessage:
-    """What a host says of a checkpoint that it has."""
+    """Description of a checkpoint that a host has."""
     return CheckpointMessage(
         step=manifest.step,
         content_sha256=manifest.content_sha256,
@@ -84,6 +84,7 @@ def receive(
         OSError: It cannot be written.
     """
     manifest = Manifest.parse(next(stream, b""), f"the manifest of {_STREAM}")
+    # The manifest comes first, and says how many bytes must follow.
     _check_is(wanted, manifest, _STREAM)
     draft = names.draft_name(manifest.step, attempt)
     try:
@@ -125,6 +126,7 @@ def _verified(stream: Iterator[bytes], part: PartFile, manifest: Manifest) -> It
             digest.update(piece)
             left -= len(piece)
             yield piece
+        # The chunk is in the draft already; the error discards that with all of it.
         if digest.hexdigest() != stated:
             raise CheckpointError(f"{_STREAM}: chunk {number} does not match its digest")
 

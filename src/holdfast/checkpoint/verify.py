@@ -19,9 +19,9 @@ class CheckpointCorrupt:
 
     Attributes:
         step: Its step.
-        location: Where it is now; if there is a verified checkpoint, in quarantine.
+        location: Its location now; if there is a verified checkpoint, in quarantine.
         file: The file in which the damage was found.
-        reason: What is wrong with it.
+        reason: Damage in it.
     """
 
     step: int
@@ -45,11 +45,11 @@ Damage = CheckpointCorrupt | CheckpointUnreadable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What reading a checkpoint back has found.
+    """Result of reading a checkpoint back.
 
     Attributes:
         manifest: Its manifest; None if that is damaged itself.
-        damage: What is wrong, at most once for each file; nothing, if it is verified.
+        damage: Damage, at most once for each file; empty if it is verified.
     """
 
     manifest: Manifest | None
@@ -78,6 +78,7 @@ def examine(
     if manifest.sha256 in verified:
         return Examined(manifest=manifest)
     damage = list[Damage]()
+    # A damaged part does not end it: the report names every damaged file.
     for part in manifest.parts:
         try:
             _read_back(store, name, manifest, part, advance)

@@ -27,7 +27,7 @@ from holdfast.wire.token import Token
 GENERATION_SECRET: Final = "generation.key"  # noqa: S105  # the name of a file
 """In the folder of the run's secrets: what the keys of generations are derived from."""
 GRACE_S: Final = 60.0
-"""How long a host counts as present after it was admitted and before its agent has connected."""
+"""Time that a host counts as present after it was admitted and before its agent has connected."""
 
 
 class Admission:
@@ -36,7 +36,7 @@ class Admission:
     Args:
         folder: With the run's secrets.
         journal: Outlives this process: a token that was used stays used.
-        joining: How many hosts may take part at once besides the coordinator's own.
+        joining: Number of hosts that may take part at once besides the coordinator's own.
         attempt: Names this start of the run.
     """
 
@@ -61,7 +61,7 @@ class Admission:
 
         Args:
             request: The host's.
-            before: What the certificate says that the host has shown, if it has taken part before.
+            before: Identity in the certificate of a host that has taken part before.
             present: The names of agents that take part now.
             now: Unix seconds.
 
@@ -97,7 +97,7 @@ class Admission:
         self._expected_until.pop(host, None)
 
     def key_of(self, generation: int) -> str:
-        """What only the members of a generation know, hexadecimal."""
+        """Secret of the members of a generation, hexadecimal."""
         return hmac.digest(self._secret, f"generation {generation}".encode(), "sha256").hex()
 
     def _token_of(self, request: JoinMessage, before: Identity | None, now: float) -> str:

@@ -24,9 +24,9 @@ from holdfast.wire.rpc import SERVER_NAME
 from holdfast.wire.tls import Credentials, Identity, Role
 
 VALID: Final = timedelta(days=90)
-"""How long certificates are valid."""
+"""Time that certificates are valid."""
 CLOCK_SKEW: Final = timedelta(days=1)
-"""How much the clocks of hosts may differ."""
+"""Greatest difference of the clocks of hosts."""
 
 _AUTHORITY: Final = "authority.json"
 _COORDINATOR: Final = "coordinator.json"
@@ -40,7 +40,7 @@ class Authority:
         coordinator: The coordinator's credentials.
 
     Attributes:
-        coordinator: The same.
+        coordinator: Credentials that were passed.
         run: The id of this start of the run.
     """
 
@@ -109,7 +109,7 @@ class Authority:
         Args:
             request: Made by the host, in PEM. Only its key counts.
             host: The name of the host.
-            role: What the owner of the key may do.
+            role: Rights of the owner of the key.
 
         Raises:
             ProtocolError: The request is none, or not signed with its key.
@@ -155,7 +155,7 @@ def _key_of(request: str) -> ec.EllipticCurvePublicKey:
 
 
 def _builder(issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """What all certificates have in common."""
+    """Certificate with what all have in common."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

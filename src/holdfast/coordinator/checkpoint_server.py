@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
 PIECE_TIMEOUT_S: Final = 20.0
-"""How long a host that sends may be silent."""
+"""Time that a host that sends may be silent."""
 MAX_FETCHES: Final = 4
 """Hosts that get a checkpoint at a time; the others wait."""
 
@@ -35,7 +35,7 @@ class CheckpointServer:
     """The service of one run.
 
     Args:
-        checkpoints: Those of the run.
+        checkpoints: Checkpoints of the run.
         host_of: Returns the host whose agent makes a call; ends the call if it is none.
         on_change: Called when `CollectedCheckpoints.is_receiving` may have changed.
         on_settled: Called with a host that has nothing more to send, for now.
@@ -55,7 +55,7 @@ class CheckpointServer:
         self._fetches = asyncio.Semaphore(MAX_FETCHES)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+        """Handlers for a gRPC server."""
         return checkpoint_handlers(self._offer, self._send, self._fetch)
 
     async def _offer(self, message: CheckpointMessage, context: Any) -> OfferedMessage:
@@ -103,12 +103,12 @@ class CheckpointServer:
 def _pulled(
     stream: AsyncIterator[bytes], loop: asyncio.AbstractEventLoop, timeout_s: float
 ) -> Iterator[bytes]:
-    """What a stream of the loop brings, for a thread.
+    """Messages of a stream of the loop, for a thread.
 
     Args:
         stream: The stream.
         loop: The loop.
-        timeout_s: How long all of it may take.
+        timeout_s: Time that all of it may take.
 
     Raises:
         CheckpointError: It has ended by an error, is silent, or takes too long.

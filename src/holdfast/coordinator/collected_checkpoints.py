@@ -26,7 +26,7 @@ from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.checkpoint_service import CheckpointMessage, OfferResult
 
 START_TIMEOUT_S: Final = 10.0
-"""How long a host that may send may take to begin."""
+"""Time that a host that may send may take to begin."""
 RESERVED_BYTES: Final = 64 << 20
 """Disk space that checkpoints leave to the journal and the logs."""
 
@@ -37,14 +37,14 @@ class CollectedCheckpoints:
     Args:
         run_dir: The run's directory. No agent writes checkpoints to it.
         attempt: Names this start of the run.
-        policy: Which ones are kept.
+        policy: Rules for keeping them.
         log: The run's log of events.
 
     Raises:
         CheckpointError: The storage stays out of reach.
 
     Attributes:
-        is_receiving: Whether one is arriving.
+        is_receiving: True if one is arriving.
     """
 
     def __init__(self, run_dir: Path, attempt: str, policy: RetentionPolicy, log: EventLog) -> None:

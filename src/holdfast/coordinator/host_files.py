@@ -31,8 +31,8 @@ MAX_HOST_BYTES: Final = 256 << 20
 _AGENT_LOG: Final = "logs/agent.log"
 _WORKER_LOG: Final = re.compile(r"logs/rank-\d{1,9}\.log", re.ASCII)
 _TAIL_BYTES: Final = 8 * MAX_SHIPPED_BYTES
-"""How far from its end the log of events is searched for what a coordinator before this one has
-appended and not answered."""
+"""Bytes at the end of the log of events that are searched for what a coordinator before this one
+has appended and not answered."""
 
 
 class HostFiles:
@@ -41,7 +41,7 @@ class HostFiles:
     Args:
         run_dir: The run's directory.
         log: The run's log of events.
-        collects: Whether no agent of this host writes metrics here.
+        collects: True if no agent of this host writes metrics here.
     """
 
     def __init__(self, run_dir: Path, log: EventLog, *, collects: bool) -> None:
@@ -56,7 +56,7 @@ class HostFiles:
 
     @cached_property
     def job(self) -> JobMessage:
-        """What the hosts must run.
+        """Job of the hosts.
 
         Raises:
             OSError: It cannot be read.
@@ -114,7 +114,7 @@ class HostFiles:
                 await asyncio.wait_for(self._all_sent.wait(), timeout_s)
 
     def _target(self, host: str, file: str) -> Path:
-        """Where a log goes.
+        """Path of a log in the run directory.
 
         Raises:
             ProtocolError: It is none that is sent.
@@ -170,7 +170,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def _is_at_end(path: Path, content: bytes) -> bool:
-    """Whether the end of a file has `content` in it."""
+    """True if the end of a file has `content` in it."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         return content in file.read()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from holdfast.coordinator.authority import Authority
 
 MAX_CONNECTIONS: Final = 64
-"""When there are more, the oldest is closed: one that is slow on purpose keeps no one out."""
+"""Most connections. The oldest is closed then: one that is slow on purpose keeps no one out."""
 TIMEOUT_S: Final = 5.0
-"""How long a connection may last."""
+"""Time that a connection may last."""
 RETRY_S: Final = 0.1
-"""How long to wait when the system has no descriptors left."""
+"""Wait when the system has no descriptors left."""
 
 Admit = Callable[[JoinMessage, Identity | None, str], JoinedMessage]
 """Lets a host take part, given its request, its earlier identity and its address.
@@ -42,8 +42,8 @@ class JoinServer:
     """Serves one run, within its context.
 
     Args:
-        address: Where it listens, with the port.
-        authority: Of the run.
+        address: Address at which it listens, with the port.
+        authority: Authority of the run.
         admit: Answers a request.
         refusals: Counts those that are refused.
 

@@ -14,7 +14,7 @@ class Outbox(Generic[Sent]):
     """The newest message that was not yet sent to a client.
 
     Attributes:
-        refusal: Why the client is refused, once it is.
+        refusal: Reason for which the client is refused, once it is.
     """
 
     def __init__(self) -> None:

@@ -9,14 +9,14 @@ from holdfast.core.policy import RecoveryPolicy
 from holdfast.job.spec import Job
 
 HEARTBEAT_TIMEOUT_S: Final = 30.0
-"""How long an agent may send no heartbeat. On one host only an agent that hangs sends none."""
+"""Time that an agent may send no heartbeat. On one host only an agent that hangs sends none."""
 RECONNECT_TIMEOUT_S: Final = 10.0
-"""How long an agent may be without a stream. Its engine reports a death at once."""
+"""Time that an agent may be without a stream. Its engine reports a death at once."""
 HOST_TIMEOUT_S: Final = 2.0
 HOST_RECONNECT_S: Final = 1.0
-"""The same for a run on several hosts, any of which may be lost."""
+"""Heartbeat timeout of a run on several hosts, any of which may be lost."""
 REGROW_DELAY_S: Final = 5.0
-"""How long a world that has shrunk trains before lost workers are replaced."""
+"""Time that a world that has shrunk trains before lost workers are replaced."""
 MAX_WINDOW_S: Final = 3600.0
 """Upper limit for the restart window of a script, which is widened for hangs."""
 REPEAT_WINDOW_S: Final = 30.0

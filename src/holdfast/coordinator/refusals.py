@@ -15,9 +15,9 @@ class Refused(Exception):
     """A host is refused.
 
     Args:
-        reason: Why, in a few words without what differs from case to case.
-        advice: What its owner can do.
-        is_over: Whether the reason is that the run has ended.
+        reason: Cause, in a few words without what differs from case to case.
+        advice: Remedy for its owner.
+        is_over: True if the reason is that the run has ended.
     """
 
     def __init__(self, reason: str, advice: str, *, is_over: bool = False) -> None:
@@ -33,7 +33,7 @@ class Refusals:
         log: The run's log of events.
 
     Attributes:
-        counts: How many, by reason.
+        counts: Number of refusals, by reason.
     """
 
     def __init__(self, log: EventLog) -> None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # X.509 and retention are for runs on several hosts
 MAX_TICK_DELAY_S: Final = 1.0
 """A tick that is later than this was held up, and the messages of agents with it."""
 LEAVE_TIMEOUT_S: Final = 5.0
-"""How long agents may take to hear that the run is over."""
+"""Time that agents may take to hear that the run is over."""
 PROGRESS_INTERVAL_S: Final = 0.1
 """Least time between two messages to a command in which only the progress has changed."""
 MAX_PROBES: Final = 64
@@ -73,8 +73,8 @@ class Server:
         journal: The entries that outlive this process.
         log: The run's log of events.
         admission: Says who may take part from another host; None if the run has one host.
-        files: What other hosts get.
-        checkpoints: Those that other hosts send; None if this host has an agent.
+        files: Files for other hosts.
+        checkpoints: Checkpoints that other hosts send; None if this host has an agent.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Server:
 
         Args:
             address: The address in gRPC's notation, for this host.
-            public: Where other hosts join, if there are any; see `wire.join`.
+            public: Address at which other hosts join, if there are any; see `wire.join`.
 
         Raises:
             HoldfastError: It cannot listen at an address, or the journal cannot be written.

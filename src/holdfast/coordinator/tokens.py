@@ -21,7 +21,7 @@ from holdfast.coordinator.refusals import Refused
 from holdfast.wire.token import Token
 
 VALID_S: Final = 3600.0
-"""How long a token can be used."""
+"""Time that a token can be used."""
 _ISSUED: Final = "tokens.jsonl"
 _MAKE: Final = "make another one by `holdfast token` on the run's first host"
 
@@ -30,9 +30,9 @@ class IssuedToken(BaseModel):
     """A token as its run remembers it.
 
     Attributes:
-        digest: See `Token.digest`.
-        uses: How many hosts may join with it.
-        expires_unix_s: When it ends to be valid.
+        digest: Defined in `Token.digest`.
+        uses: Number of hosts that may join with it.
+        expires_unix_s: End of its validity.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,9 +47,9 @@ def issue(folder: Path, authority: Authority, now: float, uses: int = 1) -> Toke
 
     Args:
         folder: With the run's secrets.
-        authority: Of this start of the run.
+        authority: Authority of this start of the run.
         now: Unix seconds.
-        uses: How many hosts may join with it.
+        uses: Number of hosts that may join with it.
     """
     token = Token(
         run=authority.run,
@@ -73,7 +73,7 @@ def check(folder: Path, token: Token, run: str, used: Iterable[str], now: float)
 
     Args:
         folder: With the run's secrets.
-        token: What the host has shown.
+        token: Token that the host has shown.
         run: The id of this start of the run.
         used: The digest of the token of each host that has joined so far.
         now: Unix seconds.

@@ -25,7 +25,7 @@ class GenerationOpened:
     Attributes:
         generation: Its number.
         members: The host of every rank.
-        restart_all: Whether all its workers are forked again.
+        restart_all: True if all its workers are forked again.
         standbys: The ranks on standby meanwhile.
     """
 
@@ -40,9 +40,9 @@ class RunEnded:
     """The run is over.
 
     Attributes:
-        reason: Why it failed, if it did.
+        reason: Cause, if it failed.
         root_cause: The rank that failed last, and how, if that was why.
-        result: What a worker reports of the run, if all have finished.
+        result: Result of the run as a worker reports it, if all have finished.
     """
 
     reason: str
@@ -80,7 +80,7 @@ class RefuseHost:
     """Tell an agent that its host cannot take part, now or later.
 
     Attributes:
-        reason: Why, in words.
+        reason: Cause, in words.
     """
 
     host: str
@@ -95,7 +95,7 @@ class Abort:
     """Wake all workers that wait: generations before this one are over.
 
     Attributes:
-        forgets: Whether nothing may continue from what lost workers have left on this host.
+        forgets: True if nothing may continue from what lost workers have left on this host.
     """
 
     generation: int
@@ -124,7 +124,7 @@ class ResumeWorkers:
     """Let the halted workers resume.
 
     Attributes:
-        addresses: Where all members accept connections of other hosts, by rank.
+        addresses: Addresses at which members accept connections of other hosts, by rank.
     """
 
     generation: int

@@ -1,18 +1,44 @@
 """The agent's state machine: brings its workers to the newest desired state.
 
+    a newer generation ──▶ IDLE ──all workers halted──▶ HALT ──resume point──▶ RUN
+                            ▲                            │                     │
+                            └────────────────────────────┴─────────────────────┘
+
 Which processes there should be follows from the desired state alone, so a worker that has failed,
-one that was never started and one that belongs elsewhere need no rules of their own. No worker is
-forked before all that were killed have exited: until then they may write to the memory of their
-rank, or hold a port. A failure is reported at once, and ends its generation on this host without
-asking the coordinator: no worker can finish a step there.
+one that was never started and one that belongs elsewhere need no rules of their own.
+
+IDLE. The agent has entered a generation. It has woken all workers that wait in an older one
+(`Abort`), and killed those that do not belong here or must restart. It forks the missing ones once
+all that were killed have exited: until then these may write to the memory of their rank, or hold a
+port. Then it waits for each member to halt. If all have halted and none has a state, it first looks
+for a checkpoint of this host: its name is part of the report.
+
+HALT. All members of this host have halted. The status reports their committed steps, the reduced
+gradient in the arena and the states that lost workers have left. Only the desired state leads
+further: the coordinator needs the reports of all hosts.
+
+RUN. The workers train from the resume point. What they report goes into the status, which is sent
+at once: a worker that has finished, a written checkpoint, an eviction, a broken connection.
+
+END. The desired state says that the run is over for this agent. If all of its workers have
+finished, they exit by themselves; else they are killed, and the newest snapshot is written.
+
+A failure changes no stage. It is reported at once, and ends its generation on this host without
+asking the coordinator, since no worker can finish a step there: `Abort` wakes the others, which
+halt. From then on nothing is forked or resumed until the next generation comes. A worker may so
+halt in a generation that this machine does not know yet; the report is kept.
 
 A worker on standby keeps its process. It has to halt once: until then it may write to the memory
 that members share. From then on no generation waits for it.
+
+A status goes out at every change, and at intervals as a heartbeat. It is the whole state, with a
+rising number, so none needs an answer, and a lost one is made good by the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.core.actions import (
@@ -30,7 +56,6 @@ from holdfast.core.actions import (
     SendStatus,
     ShutDownAgent,
 )
-from holdfast.core.agent_worker import AgentWorker
 from holdfast.core.checkpoints.part_collector import Saving
 from holdfast.core.events import (
     AgentEvent,
@@ -60,7 +85,33 @@ from holdfast.core.protocol import (
 )
 
 WATCHED_INTERVAL_S: Final = 0.2
-"""How often an agent sends its status while a command shows the run's progress, seconds."""
+"""Interval of an agent's statuses while a command shows the run's progress, seconds."""
+
+
+@dataclass(slots=True)
+class AgentWorker:
+    """A worker process.
+
+    Attributes:
+        process: Its number.
+        resumed_generation: The newest generation in which it was resumed, as a member.
+        halted_generation: The newest generation in which it has halted.
+        committed, reduced_step, address, numerics, left: Values of its `WorkerHalted`.
+    """
+
+    process: int
+    resumed_generation: int = 0
+    halted_generation: int = 0
+    committed: int | None = None
+    reduced_step: int = 0
+    address: str = ""
+    numerics: Mapping[str, str] = field(default_factory=dict)
+    left: int | None = None
+
+    @property
+    def has_left(self) -> bool:
+        """True if it has halted since it was a member."""
+        return self.halted_generation > self.resumed_generation
 
 
 class AgentStateMachine:
@@ -68,13 +119,13 @@ class AgentStateMachine:
 
     Args:
         host: The agent's name.
-        capacity: How many workers it can run.
-        heartbeat_s: How often it reports, seconds.
+        capacity: Number of workers that it can run.
+        heartbeat_s: Interval of its reports, seconds.
         now: This process's monotonic clock, seconds, as in every `now` here.
-        probe_address: As in `Status`.
+        probe_address: Defined in `Status`.
 
     Attributes:
-        generation, stage: As in `Status`.
+        generation, stage: Defined in `Status`.
     """
 
     def __init__(
@@ -133,7 +184,7 @@ class AgentStateMachine:
                 return [self._send_status(now)] if now >= self._status_at else []
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due, if nothing else happens."""
+        """Time at which a Tick is due, if nothing else happens."""
         return None if self.stage == Stage.END else self._status_at
 
     def check_invariants(self) -> None:
@@ -147,6 +198,7 @@ class AgentStateMachine:
 
     def _probe(self, desired: DesiredState) -> list[AgentAction]:
         """Begin the probes that were not asked for before, and forget those that are not now."""
+        # Every desired state repeats the probes without a result, so each is begun only once.
         before = self._probed
         self._probed = {each.number: before.get(each.number) for each in desired.probes}
         return [ProbeHost(each) for each in desired.probes if each.number not in before]
@@ -168,6 +220,7 @@ class AgentStateMachine:
 
     def _reconcile(self, desired: DesiredState, now: float) -> list[AgentAction]:
         if desired.stage == Stage.END:
+            # Workers that have finished exit by themselves. Others may wait, or be in a step.
             self.stage = Stage.END
             if not desired.reason and self._finished.issuperset(self.ranks):
                 return [ShutDownAgent("")]
@@ -177,6 +230,7 @@ class AgentStateMachine:
         self._watched = desired.watched
         if desired.generation > self.generation:
             actions = self._enter(desired, now)
+        # A desired state of an older generation came late, and has nothing to say any more.
         if desired.generation == self.generation:
             if desired.stop and not self._stop:
                 self._stop = True
@@ -186,6 +240,7 @@ class AgentStateMachine:
                 and desired.checkpoint_result.generation == self.generation
             ):
                 actions += self._saving.on_result(desired.checkpoint_result)
+            # All hosts have halted. After a failure here this generation cannot train any more.
             if (desired.stage, self.stage) == (Stage.RUN, Stage.HALT) and not self._failed:
                 assert desired.resume_point is not None
                 self.stage = Stage.RUN
@@ -198,6 +253,7 @@ class AgentStateMachine:
                     ResumeWorkers(self.generation, desired.resume_point, desired.addresses),
                     self._send_status(now),
                 ]
+            # The number is requested again until the status shows it, but passed on only once.
             if (
                 desired.requested_checkpoint > self._requested_checkpoint
                 and self.stage == Stage.RUN
@@ -211,6 +267,7 @@ class AgentStateMachine:
 
     def _enter(self, desired: DesiredState, now: float) -> list[AgentAction]:
         """Leave the generation before, and start or keep the workers of this one."""
+        # Nothing of the generation before counts in this one, but the processes that it keeps.
         self._desired = desired
         self.generation = desired.generation
         self.stage = Stage.IDLE
@@ -224,6 +281,7 @@ class AgentStateMachine:
         kept = () if desired.restart_all else (*desired.ranks, *desired.standbys)
         kills = self._kill_all(keep=kept)
         forks = self._fork_missing()
+        # The abort comes first: workers that wait for one that is killed then halt.
         abort = Abort(self.generation, forgets=desired.restart_all)
         return [abort, *kills, *forks, *self._halt_if_all_halted(now)]
 
@@ -245,6 +303,7 @@ class AgentStateMachine:
         if self.stage != Stage.IDLE or self.absent or self._failed or not is_complete:
             return []
         members = self._members_here.values()
+        # Without a state on this host, its newest checkpoint counts: found once a generation.
         if members and all(worker.committed is None for worker in members):
             if self._searched_generation != self.generation:
                 self._searched_generation = self.generation
@@ -308,8 +367,10 @@ class AgentStateMachine:
     def _on_worker_exit(self, exited: WorkerExited, now: float) -> list[AgentAction]:
         worker = self._workers.get(exited.rank)
         if worker is None or worker.process != exited.process:  # we killed it ourselves
+            # With the last of them gone, the memory of their ranks is free for new workers.
             self._ending.discard(exited.process)
             return self._fork_missing()
+        # The others cannot finish a step without it: they halt before the coordinator knows.
         del self._workers[exited.rank]
         self._failed[exited.rank] = exited.failure
         return [Abort(self.generation + 1), self._send_status(now)]
@@ -355,10 +416,11 @@ class AgentStateMachine:
 
     @property
     def failed(self) -> Mapping[int, Failure]:
-        """Why workers of the generation have failed, by rank."""
+        """Failures of the generation's workers, by rank."""
         return self._failed
 
     def _send_status(self, now: float) -> SendStatus:
+        # Every status is a heartbeat, so the next one is due an interval after this.
         self._number += 1
         interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
         self._status_at = now + min(interval_s, self._heartbeat_s)

@@ -1,4 +1,4 @@
-"""Which code of the user a run executes, and how it differs from that of a checkpoint. Pure."""
+"""Version of the user's code in a run, and differences from that of a checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _SHOWN: Final = 12
-"""How much of a commit or digest is shown, characters."""
+"""Length to which a commit or digest is cut, characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +14,8 @@ class CodeVersion:
     """The user's code, as far as it is known.
 
     Attributes:
-        commit: Of the git repository that it is in; None if there is none.
-        is_modified: Whether files of the repository differ from that.
+        commit: Commit of its git repository; None if there is none.
+        is_modified: True if files of the repository differ from that.
         task_sha256: The digest of the file that defines the task; None if that is no file.
     """
 
@@ -28,14 +28,14 @@ UNKNOWN: Final = CodeVersion()
 
 
 def in_words(code: CodeVersion) -> str:
-    """Which code it is, as far as that is known."""
+    """Name of the code, as far as it is known."""
     if code.commit:
         return _of_commit(code)
     return _of_file(code.task_sha256) if code.task_sha256 else ""
 
 
 def changes(before: CodeVersion, now: CodeVersion) -> dict[str, str]:
-    """How the code differs from what it was, as far as both are known: `before` and `now` in words;
+    """Differences of two versions, as far as both are known: `before` and `now` in words;
     empty if it does not.
     """
     if before.commit and now.commit and _of_commit(before) != _of_commit(now):

@@ -4,12 +4,48 @@
                              ▲  │                  │
                              └──┴── a failure, or capacity for more workers: a new generation
 
-Every change of membership is a generation of its own, which begins by halting all members. A
-failure while a generation is being formed needs no rule: it opens the next one. Where there is
-doubt, as after a restart of the coordinator in the middle of one, it opens the next one too.
+A generation is one fixed membership with a rising number: the host of every rank. Every change of
+membership is a generation of its own, which begins by halting all members: a failure, a host that
+joins, a worker that goes to standby or returns. So a failure while a generation is being formed
+needs no rule: it opens the next one. In doubt, as after a restart of the coordinator in the middle
+of one, the machine opens the next one too.
+
+IDLE. This coordinator has opened no generation. At the start of a run it waits for enough workers.
+After a restart the journal names the newest generation, but not what became of it. Then it waits
+for a report of every member that is not lost. If all of them train, it adopts the generation at
+stage RUN, and no worker has noticed. Else it opens the next one.
+
+HALT. Each agent ends the generations before on its host, forks the workers that are missing, and
+reports HALT once all of its workers have halted. No worker commits from then on, so the reported
+numbers of committed steps are final. With the last report the machine chooses the resume point. If
+there are too few workers it stays here, until more join or the time to join is over.
+
+RUN. Every agent gets the same resume point, and its workers train from it. The machine requests
+checkpoints and passes on their results, until a status reports a failure, the end of training or a
+worker for standby, until a host falls silent, or until there is capacity for more workers.
+
+END. The run is over, well or with a reason. Nothing leads out of it: whatever an agent reports, it
+is sent the end again.
+
+Recovery takes two rounds on purpose. In the first, HALT, each host reports the state it has. In the
+second, RUN, all learn which state is used. The choice needs all reports, since a step that one
+worker may have committed must be committed by all (see `core.resume_point`).
+
+Messages carry whole states, not differences (see `core.protocol`). The next status of an agent that
+has missed one shows that it is behind, and it is sent the desired state again. Nothing here counts
+messages or waits for the answer to one.
+
+A host that is lost is fenced: it never takes part again under this name, and its statuses are
+answered with the end. So if it was only cut off, it ends its workers, and these never meet the ones
+that have replaced them.
+
+The journal records that a generation was opened, before any agent hears of it, and that the run
+has ended, before any agent hears of that. So a successor neither uses a number twice nor continues
+a run that is over. Whatever else it needs (committed steps, checkpoint results, the request to
+stop) is in the statuses of agents, which outlive the coordinator.
 
 The machine reads no clock and performs nothing. `handle` takes an event and returns actions, which
-the driver performs in order: a journal entry is durable before any later action.
+the dispatcher performs in order: a journal entry is durable before any later action.
 """
 
 from __future__ import annotations
@@ -76,19 +112,19 @@ class CoordinatorStateMachine:
 
     Args:
         policy: The user's.
-        journal: What was recorded before the coordinator was restarted.
+        journal: Entries from before the coordinator was restarted.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
     Attributes:
-        generation, stage: As in the newest desired state. At stage IDLE a restarted coordinator
+        generation, stage: Values of the newest desired state. At stage IDLE a restarted coordinator
             does not know the state of its members yet.
-        resume_point: Of the generation; None where it has none yet, or the coordinator was
+        resume_point: Start of the generation; None if it has none yet, or the coordinator was
             restarted since.
-        reason: Why the run failed, once it has.
+        reason: Cause of the run's failure, once it has failed.
         root_cause: The rank that failed last, and how.
-        result: What a worker that has finished reports of the run.
-        heartbeats: When each host was heard.
-        watched: Whether a command shows the run's progress.
+        result: Result of the run as a worker that has finished reports it.
+        heartbeats: Deadline of each host.
+        watched: True if a command shows the run's progress.
     """
 
     def __init__(self, policy: RecoveryPolicy, journal: Iterable[JournalEntry], now: float) -> None:
@@ -110,6 +146,7 @@ class CoordinatorStateMachine:
         self.heartbeats = Heartbeats(interval_s=beat_s, floor_s=floor_s)
         self._reachability = Reachability(floor_s)
         self._links = Links()
+        # After a restart every member has as long to report as if it had just been heard.
         self._waiting = dict.fromkeys(self._members.by_host)
         for host in self._members.hosts:
             self.heartbeats.record(host, now)
@@ -145,7 +182,7 @@ class CoordinatorStateMachine:
                 return self._on_tick(now)
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due, if nothing else happens."""
+        """Time at which a Tick is due, if nothing else happens."""
         if self.stage == END:
             return None
         save_at = self._checkpoints.next_deadline() if self.stage == RUN else None
@@ -159,7 +196,7 @@ class CoordinatorStateMachine:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def waiting_for(self) -> str:
-        """What has to happen before the run can make progress, in words; empty if nothing has."""
+        """Condition without which the run makes no progress, in words; empty if there is none."""
         if self.stage == END:
             return ""
         if self._waiting:
@@ -197,11 +234,13 @@ class CoordinatorStateMachine:
         host = status.host
         if self.stage == END:
             return self._send_desired_state([host])
+        # A newer generation than ours is of another run, or of a journal that was lost.
         if self._members.is_fenced(status) or status.generation > self.generation:
             ended = DesiredState(generation=self.generation, stage=END, reason=FENCED)
             return [SendDesiredState(host, ended)]
         if not self._members.join(status):
             return []
+        # The host takes part, and is alive: whatever was suspected of it is wrong.
         self.heartbeats.record(host, now)
         self._reachability.on_heard(status, now)
         self._stop |= status.stop  # a predecessor of this coordinator has sent it
@@ -213,6 +252,7 @@ class CoordinatorStateMachine:
 
     def _on_member_status(self, status: Status, now: float) -> list[RunAction]:
         if status.generation == self.generation:
+            # A change of membership ends the generation: the rest of the status is void.
             if status.failed or self._members.change_standbys(status):
                 return self._on_worker_change(status, now)
             self._links.on_status(status, now)
@@ -222,10 +262,12 @@ class CoordinatorStateMachine:
                 return self._end("")
             self._checkpoints.on_reported_result(status.checkpoint_result)
         elif self.stage == HALT and is_state_untrusted(status.failed) and not self._restart_all:
-            self._restart_all = True  # another failure came first
+            # A late failure of the generation before: this one would keep states that are wrong.
+            self._restart_all = True
             return self._open_generation(now)
         if self._is_behind(status):
             return self._send_desired_state([status.host])
+        # The host has reached generation and stage: it is not waited for any more.
         self._waiting.pop(status.host, None)
         if status.draft is not None:
             is_decided = self._checkpoints.collect(status, self._members.by_host, now)
@@ -233,7 +275,7 @@ class CoordinatorStateMachine:
         return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
 
     def _is_behind(self, status: Status) -> bool:
-        """Whether an agent has not done, or heard of, all that it should."""
+        """True if an agent has not done, or heard of, all that it should."""
         return (
             status.generation < self.generation
             or status.stage < self.stage
@@ -247,12 +289,14 @@ class CoordinatorStateMachine:
         self._members.remove(status.failed)
         self._restart_all |= is_state_untrusted(status.failed)
         cause = root_cause(status.failed)
+        # Only standbys have changed, or all failures are cascading: there is none to count.
         if cause is None:
             return self._open_generation(now)
         self.root_cause = cause
         (rank, failure) = cause
         step = None if self.resume_point is None else self.resume_point.step
         what = f"rank {rank} {failure.cause}"
+        # Recovery cannot help against an error that every worker would meet again.
         if failure.fatal:
             return self._end(what)
         repeated = self._restart_budget.on_failure(rank, failure, step, now)
@@ -266,12 +310,14 @@ class CoordinatorStateMachine:
             return []
         statuses = self._members.of_generation
         training = [status for status in statuses if self._is_training(status)]
+        # The journal says how the generation was opened. Once a member trains, all were restarted.
         if training:
             self._restart_all = self.policy.restart_all
         self._restart_all |= any(is_state_untrusted(status.failed) for status in statuses)
         are_all = len(training) == len(self._members.by_host) and not self._members.lacks_workers
         if not are_all or any(each.failed for each in training):
             return self._open_generation(now)
+        # All members train and none is lost: the generation is adopted as it is.
         self.stage = RUN
         self._addresses = self._members.addresses
         self._members.on_recovered()
@@ -283,6 +329,7 @@ class CoordinatorStateMachine:
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:
             return []
+        # What ends the generation comes first; growth and checkpoints can wait for the next tick.
         probes = self._probe(now)
         lost = self._reachability.lost(now)
         actions = [*probes, *(self._fence(lost, "fell silent", now) or self._check_links(now))]
@@ -336,6 +383,7 @@ class CoordinatorStateMachine:
         are_members = self._remove(lost)
         if self.stage == END or not are_members:
             return []
+        # A restarted coordinator may have waited for just these.
         if self.stage == IDLE:
             return self._recover(now, *lost)
         self.root_cause = None
@@ -352,6 +400,7 @@ class CoordinatorStateMachine:
 
     def _open_generation(self, now: float) -> list[RunAction]:
         """Open a generation with all hosts that have capacity, by halting them."""
+        # Ranks stay where they are if they can. Hosts left without any hear of it, and end theirs.
         self._restart_all |= self.policy.restart_all
         left = self._members.reassign_ranks(now, restart_all=self._restart_all)
         self.generation += 1
@@ -364,24 +413,30 @@ class CoordinatorStateMachine:
         standbys = self._members.standbys
         opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys)
         hosts = [*self._members.hosts, *left]
+        # The entry is durable before any agent hears of the generation.
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
         """All members have halted: resume from the state of one, or else from a checkpoint."""
+        # With other numerics a host would compute other weights: better fewer workers than that.
         if unlike := self._members.unlike():
             return self._refuse(unlike, now)
+        # No worker commits while all are halted, so the statuses are of one moment.
         self._restart_budget.on_resumed(now)
         self._addresses = self._members.addresses
         statuses = self._members.of_generation
         self.resume_point = choose_resume_point(self.members, statuses)
         self._checkpoints.on_resumed(self.generation, statuses, self.resume_point)
-        self.stage, self._restart_all = RUN, self.policy.restart_all
+        self.stage = RUN
+        self._restart_all = self.policy.restart_all
         self._members.on_resumed()
         self._waiting = dict.fromkeys(self._members.by_host)
         return self._send_desired_state(self._members.hosts)
 
     def _end(self, reason: str) -> list[RunAction]:
-        self.stage, self.reason, self.root_cause = END, reason, self.root_cause if reason else None
+        self.stage = END
+        self.reason = reason
+        self.root_cause = self.root_cause if reason else None
         self._waiting.clear()
         return [
             AppendToJournal(RunEnded(reason, self.root_cause, self.result)),
@@ -390,7 +445,7 @@ class CoordinatorStateMachine:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether all members have halted, and are enough to resume."""
+        """True if all members have halted, and are enough to resume."""
         return self.stage == HALT and not self._waiting and not self._members.lacks_workers
 
     def _send_desired_state(self, hosts: Iterable[str]) -> list[RunAction]:

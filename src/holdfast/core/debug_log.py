@@ -40,10 +40,10 @@ class LogEntry:
     """An event and its result.
 
     Attributes:
-        now: When it was handled, monotonic seconds of the coordinator.
-        event: What happened.
+        now: Time at which it was handled, monotonic seconds of the coordinator.
+        event: The event.
         generation, stage: The machine's after it.
-        actions: What the machine asked for.
+        actions: Actions that the machine returned.
     """
 
     now: float
@@ -64,7 +64,7 @@ class DebugLog:
         machine: The machine.
         start: A copy of it from before the first of `entries`.
         entries: The newest events, oldest first.
-        error: How the machine failed with the last of them; empty if it did not.
+        error: Exception of the machine at the last of them; empty if it raised none.
     """
 
     def __init__(self, machine: CoordinatorStateMachine, segment: int = SEGMENT) -> None:
@@ -88,6 +88,7 @@ class DebugLog:
         actions = list[RunAction]()
         try:
             actions = self.machine.handle(event, now)
+            # Most events change nothing, so the invariants are not checked after them.
             if actions or self.machine.stage != before:
                 check(self.machine, before, event)
         except Exception as error:
@@ -106,8 +107,10 @@ class DebugLog:
         return actions
 
     def _begin_segment(self) -> None:
+        # Both segments are full: the older one goes, and the log starts at the copy between them.
         if len(self.entries) == 2 * self._segment:
-            self.start, self.entries = self._middle, self.entries[self._segment :]
+            self.start = self._middle
+            self.entries = self.entries[self._segment :]
         self._middle = copy.deepcopy(self.machine)
 
 
@@ -163,7 +166,7 @@ def _entry_in_words(entry: JournalEntry) -> str:
 
 
 def status_in_words(status: Status) -> str:
-    """What an agent reports, on one line."""
+    """An agent's report, on one line."""
     failed = [
         f"rank {rank} {failure.cause}{' (cascading)' if failure.is_cascading else ''}"
         for rank, failure in status.failed.items()

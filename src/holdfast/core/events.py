@@ -86,9 +86,9 @@ class WorkerHalted:
 
     Attributes:
         committed: Steps that are committed in its replica; None if it has no state.
-        reduced_step: As in `Status`.
-        address: Where it accepts connections of other hosts.
-        numerics: As in `Status`.
+        reduced_step: Defined in `Status`.
+        address: Address at which it accepts connections of other hosts.
+        numerics: Defined in `Status`.
         left: Steps committed in the state that the worker before it has left; None if it has left
             none that is whole.
     """
@@ -177,7 +177,7 @@ class PeerReported:
     Attributes:
         generation: In which it waits.
         peer: The rank of the other.
-        is_broken: Whether their connection has broken.
+        is_broken: True if their connection has broken.
     """
 
     generation: int

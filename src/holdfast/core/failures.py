@@ -31,7 +31,7 @@ _FROM_OUTSIDE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a worker reports of the exception that ended it.
+    """A worker's report of the exception that ended it.
 
     Attributes:
         error: The name of the exception's class.
@@ -49,16 +49,16 @@ class Exit:
     Attributes:
         rank: The worker.
         status: Its exit status; the negative number of the signal that killed it.
-        report: What it reported before; None if it ended without a report.
-        hung: Why its agent killed it as hung; empty if it did not.
+        report: Its report before its end; None if it ended without one.
+        hung: Reason for which its agent killed it as hung; empty if it did not.
         exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
-        cancelled: Whether its agent killed it for no fault of its own.
-        halting: Whether its generation was over.
-        after_failure: Whether it was running when another worker of this host failed, and had not
+        cancelled: True if its agent killed it for no fault of its own.
+        halting: True if its generation was over.
+        after_failure: True if it was running when another worker of this host failed, and had not
             been resumed since.
-        is_script: Whether it ran a script, which may exit by itself.
-        stopping: Whether its run was asked to stop.
-        run_over: Whether its run had ended.
+        is_script: True if it ran a script, which may exit by itself.
+        stopping: True if its run was asked to stop.
+        run_over: True if its run had ended.
     """
 
     rank: int
@@ -75,20 +75,20 @@ class Exit:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the process ended because its script did."""
+        """True if the process ended because its script did."""
         if not self.is_script or self.cancelled:
             return False
         return self.stopping or (self.status == 0 and self.report is None)
 
     @property
     def is_expected(self) -> bool:
-        """Whether the worker was to end, or has finished."""
+        """True if the worker was to end, or has finished."""
         left = self.status == LEFT_STATUS and self.halting
         return not self.hung and (self.cancelled or self.run_over or self.is_finished or left)
 
     @property
     def may_be_cascading(self) -> bool:
-        """Whether another failure may have caused this exit.
+        """True if another failure may have caused this exit.
 
         A worker whose peer is gone sees an error, or a library aborts its process. A signal from
         outside is a failure of its own.
@@ -108,6 +108,7 @@ def judge(end: Exit) -> Failure:
         failure = Failure(cause=cause, error=OutOfMemory.__name__, fatal=True)
     else:
         failure = Failure(cause=describe(end.status), repeatable=-end.status not in _FROM_OUTSIDE)
+    # After another worker's failure this one was bound to end, unless it says something worse.
     counts = failure.fatal or failure.state_untrusted or not end.after_failure or end.hung
     if counts or not end.may_be_cascading:
         return failure
@@ -121,7 +122,7 @@ def root_cause(failed: Mapping[int, Failure]) -> tuple[int, Failure] | None:
 
 
 def is_state_untrusted(failed: Mapping[int, Failure]) -> bool:
-    """Whether workers have failed in a way that leaves no worker's state to be trusted."""
+    """True if workers have failed in a way that leaves no worker's state to be trusted."""
     return any(failure.state_untrusted for failure in failed.values())
 
 

@@ -1,4 +1,4 @@
-"""Hangs: when a worker that is alive makes no progress.
+"""Hangs: detects workers that are alive and make no progress.
 
 Only what cannot be work counts as a hang. A worker that the kernel has stopped does nothing,
 whatever its phase. One that computes uses the processor: if it uses none for much longer than the
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STOPPED_S: Final = 0.8
-"""How long a process may be stopped, seconds."""
+"""Time that a process may be stopped, seconds."""
 OWN_CODE_TIMEOUT_S: Final = 1.0
-"""How long our own code may go without using the processor, seconds."""
+"""Time that our own code may take without using the processor, seconds."""
 MAX_SLOWDOWN: Final = 3
 """A phase may take this many times as long as the longest of the last ones."""
 NUM_RECENT_PHASES: Final = 20
@@ -30,7 +30,7 @@ MAX_OBSERVATION_GAP_S: Final = 1.0
 
 
 class PhaseKind(enum.Enum):
-    """Whose code a worker runs.
+    """Owner of the code that a worker runs.
 
     HOLDFAST  ours: reducing, updating
     USER      the user's: forward and backward pass, evaluation
@@ -47,10 +47,10 @@ class Observation:
     """The state of a worker at one time.
 
     Attributes:
-        phase_kind: Whose code it runs.
+        phase_kind: Owner of the code that it runs.
         since: Since when, seconds on any clock.
         cpu_s: Processor time that it has used so far, seconds.
-        stopped: Whether the kernel has stopped it.
+        stopped: True if the kernel has stopped it.
     """
 
     phase_kind: PhaseKind
@@ -65,8 +65,8 @@ class _Known:
 
     Attributes:
         last, seen_at: The last observation of it.
-        idle_since, cpu_then_s: When it last made progress, and the processor time used by then.
-        durations: How long its last phases of each kind took, seconds.
+        idle_since, cpu_then_s: Time of its last progress, and the processor time used by then.
+        durations: Durations of its last phases of each kind, seconds.
     """
 
     last: Observation
@@ -81,8 +81,8 @@ class HangDetector:
     """Detects workers that hang, from periodic observations.
 
     Args:
-        user_s: How long the user's code may go without using the processor, seconds.
-        together: Whether workers wait for each other in user code.
+        user_s: Time that the user's code may take without using the processor, seconds.
+        together: True if workers wait for each other in user code.
     """
 
     def __init__(self, user_s: float, *, together: bool = False) -> None:
@@ -96,6 +96,8 @@ class HangDetector:
             process: self._compare(self._known.get(process), observation, now)
             for process, observation in observations.items()
         }
+        # In a script, one that waits looks like one that hangs. While any of them works, none hangs
+        # but those that the kernel has stopped.
         hangs = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
         in_user_code = {p for p, seen in observations.items() if seen.phase_kind is PhaseKind.USER}
         if self._together and not in_user_code <= hangs.keys():
@@ -103,12 +105,13 @@ class HangDetector:
         return hangs
 
     def _judge(self, known: _Known, now: float) -> str:
-        """Why a worker hangs, or nothing."""
+        """Reason for which a worker hangs, or nothing."""
         if known.stopped_since is not None:
             stopped_s = now - known.stopped_since
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
         if known.last.phase_kind is PhaseKind.WAITING:
             return ""
+        # A phase that took long before may take long again.
         recent = known.durations.get(known.last.phase_kind, deque())
         limit = max(self._limits[known.last.phase_kind], MAX_SLOWDOWN * max(recent, default=0.0))
         idle_s = now - known.idle_since
@@ -117,7 +120,8 @@ class HangDetector:
 
     @staticmethod
     def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
-        """What is known of a worker with one more observation."""
+        """History of a worker with one more observation."""
+        # After a gap the agent may have been stopped together with the worker: begin again.
         if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
             return _Known(observation, now, now, observation.cpu_s)
         before = known.last
@@ -126,6 +130,7 @@ class HangDetector:
         if observation.since != before.since:
             recent = known.durations.setdefault(before.phase_kind, deque(maxlen=NUM_RECENT_PHASES))
             recent.append(observation.since - before.since)
+        # A new phase is progress, and so is processor time above what idle threads use.
         worked_s = observation.cpu_s - known.cpu_then_s
         if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (
             now - known.idle_since

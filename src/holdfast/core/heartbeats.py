@@ -1,7 +1,7 @@
-"""Heartbeats: which hosts have been silent for longer than can be chance.
+"""Heartbeats: detects hosts whose heartbeats have stopped.
 
 A host that reports every second, now and then a little late, is suspected soon after it goes
-silent. One whose reports come in fits and starts gets more time: on its network, a long gap means
+silent. A host with irregular intervals gets a later deadline: on its network, a long gap means
 nothing. So each host sets its own deadline, by how long its gaps are and how much they vary:
 
     deadline = last arrival + max(floor, mean gap + 4 · mean deviation of the gap)
@@ -35,8 +35,8 @@ class _Arrivals:
     """The arrivals of one host's heartbeats.
 
     Attributes:
-        limit: When it is suspected at the latest; reset by its next heartbeat.
-        queued: Its earliest place in the queue, which is never after its deadline.
+        limit: Latest time at which it is suspected; reset by its next heartbeat.
+        queued: Time of its earliest entry in the queue, which is never after its deadline.
     """
 
     last: float
@@ -51,21 +51,24 @@ class _Arrivals:
         mean = self.gap
         deviation = self.deviation
         for time in times:
+            # An early report says nothing about late ones: its gap counts as one interval.
             gap = max(time - last, interval_s)
             last = time
+            # The deviation is taken from the old mean, as in RFC 6298.
             deviation += DEVIATION_GAIN * (abs(gap - mean) - deviation)
             mean += GAP_GAIN * (gap - mean)
         self.last = last
         self.gap = mean
         self.deviation = deviation
+        # It was heard, so a broken connection is no cause for suspicion any more.
         self.limit = math.inf
 
 
 class Heartbeats:
-    """When each host was heard, and when it will be suspected.
+    """Arrivals of each host's heartbeats, and the deadline of the next.
 
     Args:
-        interval_s: How often a host is to be heard, seconds.
+        interval_s: Expected interval of a host's heartbeats, seconds.
         floor_s: A silence that is never suspected, seconds.
     """
 
@@ -91,15 +94,15 @@ class Heartbeats:
             self._enqueue(host)
 
     def remove(self, host: str) -> None:
-        """Wait for this host no longer."""
+        """Expect no more heartbeats from `host`."""
         self._arrivals.pop(host, None)
 
     def pause(self, host: str) -> None:
-        """Do not wait for `host` until it is woken: it is known to be well."""
+        """Stop expecting heartbeats from `host` until `resume`."""
         self._arrivals[host].queued = math.inf
 
     def resume(self, host: str, times: Iterable[float]) -> None:
-        """Note when `host` was heard while it was at rest, and wait for it again, unless it was
+        """Record the heartbeats of `host` while it was paused, and expect more, unless it was
         removed meanwhile.
         """
         if host in self._arrivals:
@@ -107,13 +110,13 @@ class Heartbeats:
             self._enqueue(host)
 
     def deadline_of(self, host: str) -> float:
-        """When `host` will be suspected if it stays silent."""
+        """Time at which `host` is suspected if it stays silent."""
         arrivals = self._arrivals[host]
         patience = arrivals.gap + DEVIATIONS * arrivals.deviation
         return min(arrivals.last + max(self._floor_s, patience), arrivals.limit)
 
     def next_deadline(self) -> float | None:
-        """When to ask for suspects again; a host may have been heard by then."""
+        """Time at which to ask for suspects again; a host may have been heard by then."""
         return self._queue[0][0] if self._queue else None
 
     def suspects(self, now: float) -> list[str]:
@@ -128,13 +131,15 @@ class Heartbeats:
         while self._queue and self._queue[0][0] <= soon:
             queued, host = heapq.heappop(self._queue)
             arrivals = self._arrivals.get(host)
+            # A host that was removed or paused, or one with an earlier entry than this.
             if arrivals is None or arrivals.queued != queued:
                 continue
+            # Without a connection it need not be overdue: it goes with the one that is.
             if self.deadline_of(host) <= now or arrivals.limit <= soon:
                 arrivals.queued = math.inf
                 hosts.append(host)
                 soon = now + JOINT_LOSS_S
-            else:
+            else:  # it was heard since the entry was made, or is due soon and connected
                 arrivals.queued = math.inf
                 others.append(host)
         for host in others:
@@ -142,7 +147,9 @@ class Heartbeats:
         return hosts
 
     def _enqueue(self, host: str) -> None:
-        """See that the host's place in the queue is not after its deadline."""
+        """Keep the host's entry in the queue from being later than its deadline."""
+        # A heartbeat moves the deadline back, but not the entry: `suspects` puts in a new one when
+        # the old one is due. So most heartbeats cost no push.
         arrivals = self._arrivals[host]
         deadline = self.deadline_of(host)
         if deadline < arrivals.queued:

@@ -21,7 +21,7 @@ from typing import Final
 from holdfast.core.protocol import Probe, Status
 
 GRACE_S: Final = 1.0
-"""How long after the first report others are awaited. A host that is cut off is lost by then."""
+"""Wait for others after the first report. A host that is cut off is lost by then."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Peer:
 
     Attributes:
         probe: The newest probe, while there is no result.
-        has_broken: Whether a connection to it has broken.
+        has_broken: True if a connection to it has broken.
     """
 
     probe: Probe | None = None
@@ -41,7 +41,7 @@ class PeerProbes:
     """The hosts that workers of one agent have reported in a generation.
 
     Attributes:
-        severed: As in `Status`.
+        severed: Defined in `Status`.
     """
 
     def __init__(self) -> None:
@@ -59,9 +59,10 @@ class PeerProbes:
 
         Args:
             host: The other host.
-            address: Of the other worker.
-            is_broken: Whether their connection has broken.
+            address: Address of the other worker.
+            is_broken: True if their connection has broken.
         """
+        # One probe at a time: its result answers all reports that come meanwhile.
         peer = self._peers.setdefault(host, _Peer())
         peer.has_broken |= is_broken
         if peer.probe is not None or not address:
@@ -76,6 +77,7 @@ class PeerProbes:
         for host, peer in self._peers.items():
             if peer.probe is not None and peer.probe.number == number:
                 peer.probe = None
+                # Reached, and no connection broke: the other worker is only slow.
                 self.severed.pop(host, None)
                 if peer.has_broken or not is_reached:
                     self.severed[host] = is_reached
@@ -84,11 +86,11 @@ class PeerProbes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDecision:
-    """What to do about links.
+    """Decision about links.
 
     Attributes:
         fence: The hosts to fence; none to open a new generation only.
-        reason: Why, in words.
+        reason: Cause, in words.
     """
 
     fence: tuple[str, ...]
@@ -116,13 +118,13 @@ class Links:
             self._decide_at = None
 
     def next_deadline(self) -> float | None:
-        """When to ask for a decision; None if no link is reported."""
+        """Time at which to ask for a decision; None if no link is reported."""
         return self._decide_at
 
     def decide(
         self, hosts: Iterable[str], suspected: Collection[str], now: float
     ) -> LinkDecision | None:
-        """What to do now, if anything.
+        """Decide what to do now; None for nothing.
 
         Args:
             hosts: In the order in which they joined.
@@ -131,6 +133,7 @@ class Links:
         """
         if self._decide_at is None or now < self._decide_at:
             return None
+        # If nothing is decided now, the reports are looked at again after another wait.
         self._decide_at = now + GRACE_S
         known = [host for host in hosts if host not in suspected]
         reports = [
@@ -139,12 +142,14 @@ class Links:
             for peer, is_reached in peers.items()
             if host in known and peer in known
         ]
+        # A pair is severed if either side cannot reach the other.
         severed = {pair for pair, is_reached in reports if not is_reached}
         if severed:
             fence = _cover(severed, known)
             peers = sorted(frozenset[str]().union(*severed) - set(fence))
             reason = f"cannot reach {', '.join(peers or fence)}"
             return LinkDecision(fence=fence, reason=reason)
+        # All hosts reach each other, so new connections will do.
         if reports:
             one, other = sorted(reports[0][0])
             return LinkDecision(fence=(), reason=f"the connection of {one} and {other} broke")
@@ -156,6 +161,7 @@ def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[s
     fence = list[str]()
     left = set(severed)
     while left:
+        # Among hosts with as many such links the one that joined last goes.
         links = Counter(host for pair in left for host in pair)
         fence.append(max(known, key=lambda host: (links[host], known.index(host))))
         left = {pair for pair in left if fence[-1] not in pair}

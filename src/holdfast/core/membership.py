@@ -54,7 +54,7 @@ class Membership:
 
     @property
     def lacks_workers(self) -> bool:
-        """Whether there are too few workers to train."""
+        """True if there are too few workers to train."""
         return len(self.members) < self._least
 
     @property
@@ -74,7 +74,7 @@ class Membership:
         return {r: each.eviction for r, each in self.standbys.items() if each.host == host}
 
     def is_fenced(self, status: Status) -> bool:
-        """Whether a host must not take part any more.
+        """True if a host must not take part any more.
 
         A coordinator that was restarted does not know which hosts were fenced before. But an agent
         that has taken part, and that is not a member of the newest generation, may have been: the
@@ -89,6 +89,7 @@ class Membership:
         known = self.statuses.get(status.host)
         if known is not None and status.number < known.number:
             return False  # one with the same number is repeated on a new connection
+        # The sum is kept up to date, since it is asked for with every status of a thousand hosts.
         self.statuses[status.host] = status
         self._capacity += status.capacity - (known.capacity if known else 0)
         return True
@@ -100,7 +101,7 @@ class Membership:
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Where members accept connections, as their agents have reported it."""
+        """Addresses at which members accept connections, as reported by their agents."""
         return {
             rank: each for status in self.of_generation for rank, each in status.addresses.items()
         }
@@ -110,6 +111,7 @@ class Membership:
 
         The first is a host with a state, if there is one: the others trained with it.
         """
+        # Statuses are in the order in which hosts have joined, which all decisions here follow.
         members = [status for host, status in self.statuses.items() if host in self.by_host]
         first = next((each for each in members if each.committed), members[0])
         return {
@@ -120,6 +122,7 @@ class Membership:
 
     def fence(self, hosts: Sequence[str]) -> bool:
         """Remove hosts for good; returns whether any of them runs ranks."""
+        # Their ranks stay members until the caller opens a generation, which places them elsewhere.
         had_ranks = any(host in self.hosts for host in hosts)
         self._drop_standbys([r for r, each in self.standbys.items() if each.host in hosts])
         for host in hosts:
@@ -140,12 +143,14 @@ class Membership:
         """
         eviction = status.eviction
         policy = self._policy
+        # Those that are fit return first: with them another one can be spared.
         before = self.standbys
         self._return([rank for rank in before if rank in status.fit])
         if eviction is None or eviction.rank not in self.members or policy.restart_all:
             return self.standbys is not before
         others = {rank: host for rank, host in self.members.items() if rank != eviction.rank}
         standby = Standby(host=self.members[eviction.rank], eviction=eviction)
+        # What `_least` would require with one more on standby.
         if len(others) >= max(1, min(self._least, policy.world_size - len(self.standbys) - 1)):
             self.members = others
             self.standbys = {**self.standbys, eviction.rank: standby}
@@ -167,11 +172,13 @@ class Membership:
         self._regrow_from = now + self._policy.regrow_delay_s
 
     def is_growth_due(self, now: float) -> bool:
-        """Whether to open a generation with more workers now."""
+        """True if a generation with more workers is due now."""
+        # A world that would not be larger, or still be too small, is not worth a generation.
         size = min(self._capacity, self._policy.world_size) - len(self.standbys)
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
+        # More capacity may join until then, and is placed with this one.
         if self._grow_at is None:
             is_full = size + len(self.standbys) == self._policy.world_size
             wait_s = 0.0 if is_full else self._policy.last_call_s
@@ -184,15 +191,17 @@ class Membership:
 
         Args:
             now: The time.
-            restart_all: Whether all workers are forked again, those on standby too.
+            restart_all: True if all workers are forked again, those on standby too.
         """
         before = self.hosts
         if restart_all:
             self._return(self.standbys)
         self._place(now)
+        # A slow worker is better than none: without enough others all on standby return.
         if self.lacks_workers and self.standbys:
             self._return(self.standbys)
             self._place(now)
+        # From here on this is the membership of the next generation.
         self.by_host = by_host(self.members)
         self._grow_at = None
         if not self.lacks_workers:
@@ -205,6 +214,7 @@ class Membership:
         on_standby = Counter(each.host for each in self.standbys.values())
         capacity = {h: status.capacity - on_standby[h] for h, status in self.statuses.items()}
         present = {rank: host for rank, host in self.members.items() if host in capacity}
+        # Soon after a failure lost workers are not replaced, if the others are enough to train.
         if now < self._regrow_from and len(present) >= self._least:
             capacity = dict(Counter(present.values()))
         ranks = [rank for rank in range(self._policy.world_size) if rank not in self.standbys]
@@ -219,12 +229,12 @@ class Membership:
         self._join_deadline = None
 
     def next_deadline(self) -> float | None:
-        """When to ask again whether growth is due, or too few have joined; None for never."""
+        """Time at which growth is due, or too few have joined; None for never."""
         waits = (self._grow_at, self._join_deadline)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def join_timeout(self, now: float) -> str:
-        """Why the run must end because too few workers have joined in time, or nothing."""
+        """Cause of the run's end because too few workers have joined in time, or nothing."""
         if self._join_deadline is None or now < self._join_deadline:
             return ""
         return (
@@ -233,7 +243,7 @@ class Membership:
         )
 
     def missing(self) -> str:
-        """How many more workers must join, in words; empty if there are enough."""
+        """Number of workers that must still join, in words; empty if there are enough."""
         if not self.lacks_workers:
             return ""
         joined = len(self.members)
@@ -245,7 +255,7 @@ class Membership:
         """Check what must always hold.
 
         Args:
-            is_known: Whether the members are those of a current generation, so that none is fenced.
+            is_known: True if the members are those of a current generation, so that none is fenced.
 
         Raises:
             AssertionError: It does not hold.
@@ -270,9 +280,9 @@ def place(
     reduction tree, share a host, and a new worker finds its state on its own.
 
     Args:
-        ranks: Those wanted, in order.
+        ranks: Ranks to place, in order.
         capacity: Workers that each host can run.
-        present: Where ranks are now.
+        present: Hosts of the ranks that have one now.
 
     Returns:
         The host by rank, in rank order, without the ranks for which there is no capacity.
@@ -280,10 +290,12 @@ def place(
     free = Counter(capacity)
     used = set(present.values())
     placed: dict[int, str] = {}
+    # A rank that stays keeps its worker, and so its state.
     for rank, host in sorted(present.items()):
         if free[host] > 0:
             placed[rank] = host
             free[host] -= 1
+    # What is left of each host is filled in order with the ranks that have none.
     hosts = sorted(free, key=lambda host: (host not in used, host))
     vacant = [host for host in hosts for _ in range(free[host])]
     absent = (rank for rank in ranks if rank not in placed)

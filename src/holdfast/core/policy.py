@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPolicy:
-    """How a run reacts to failures.
+    """Reactions of a run to failures.
 
     Attributes:
         world_size: Workers of a full world.
         min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
         start_workers: The fewest workers to begin the run with, if more than that.
-        max_failures, window_s: How many failures are tolerated in how many seconds.
-        max_repeats: How often failures may repeat without progress: a step, or a checkpoint with
+        max_failures, window_s: Failures that are tolerated, and in how many seconds.
+        max_repeats: Failures that may repeat without progress: a step, or a checkpoint with
             `restart_all`.
-        repeat_window_s: How soon after its generation resumed a failure must come to count as a
+        repeat_window_s: Time from the start of its generation within which a failure counts as a
             repeat, seconds; infinite where steps are known.
-        restart_all: Whether no worker outlives its generation, so that all load a checkpoint.
-        heartbeat_s: How often agents send their status, seconds.
+        restart_all: True if no worker outlives its generation, so that all load a checkpoint.
+        heartbeat_s: Interval of agents' statuses, seconds.
         heartbeat_timeout_s: A silence that is never suspected, seconds.
-        reconnect_s: How long an agent may be without a connection, seconds.
-        last_call_s: How long to wait for more capacity before a smaller world grows, seconds.
-        regrow_delay_s: How long a world trains without the workers that it lost, seconds, if
+        reconnect_s: Time that an agent may be without a connection, seconds.
+        last_call_s: Wait for more capacity before a smaller world grows, seconds.
+        regrow_delay_s: Time that a world trains without the workers that it lost, seconds, if
             `min_workers` are left; 0 to replace them at once.
-        join_timeout_s: How long to wait with too few workers before the run fails, seconds.
-        checkpoint_s: How long after a checkpoint to request the next, seconds; 0 for never, None
-            for as long as costs least.
+        join_timeout_s: Wait with too few workers before the run fails, seconds.
+        checkpoint_s: Time after a checkpoint until the next is requested, seconds; 0 for never,
+            None for as long as costs least.
     """
 
     world_size: int

@@ -37,16 +37,16 @@ RUN_FAILED: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a worker has failed.
+    """Cause and meaning of a worker's failure.
 
     Attributes:
         cause: In words, without the rank.
         error: The class of a fatal error, as in `errors.BY_NAME`; empty for other failures.
-        traceback: Where user code was on the worker, if that says more than the cause.
-        fatal: Whether it would happen again on any worker: the run ends with this error.
-        repeatable: Whether it may happen again on this worker, which caused it itself.
-        state_untrusted: Whether no worker's state is trusted: all restart from a checkpoint.
-        is_cascading: Whether another failure, which is counted, has caused it.
+        traceback: Place of user code on the worker, if that says more than the cause.
+        fatal: True if it would happen again on any worker: the run ends with this error.
+        repeatable: True if it may happen again on this worker, which caused it itself.
+        state_untrusted: True if no worker's state is trusted: all restart from a checkpoint.
+        is_cascading: True if another failure, which is counted, has caused it.
     """
 
     cause: str
@@ -60,14 +60,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Why a worker leaves its generation for standby, and when it is fit to return.
+    """Cause for which a worker leaves its generation for standby, and its condition of return.
 
     Attributes:
         rank: The worker.
-        reason: Why it slows down the others, in words.
+        reason: Cause for which it slows down the others, in words.
         step: Steps committed when that was decided.
         threshold_s: It is fit once a shard takes it no longer, seconds.
-        step_s: What a step took, seconds; it measures itself every few steps.
+        step_s: Time of a step, seconds; it measures itself every few steps.
     """
 
     rank: int
@@ -82,8 +82,8 @@ class Standby:
     """A worker that keeps its rank and its process, and is no member until it is fit.
 
     Attributes:
-        host: Where it is.
-        eviction: Why.
+        host: Its host.
+        eviction: Cause of its standby.
     """
 
     host: str
@@ -97,11 +97,11 @@ class Part:
     Attributes:
         number: The number of the checkpoint in its generation, from 1: one step may be tried twice.
         step: Steps committed then.
-        count: How many parts the checkpoint has on this host.
-        stall_s: How long the worker was held up, seconds.
-        content: What the host needs to write it; see `checkpoint.commit`.
-        error: Why it could not be staged; empty if it was.
-        in_memory: Whether it is a snapshot, which is written only if all workers are lost.
+        count: Number of parts that the checkpoint has on this host.
+        stall_s: Time that the worker was held up, seconds.
+        content: Metadata that the host needs to write it; see `checkpoint.commit`.
+        error: Problem that kept it from being staged; empty if it was.
+        in_memory: True if it is a snapshot, which is written only if all workers are lost.
     """
 
     number: int
@@ -118,11 +118,11 @@ class Draft:
     """A checkpoint that a host has written, or could not write, and has not published yet.
 
     Attributes:
-        number, step: As in `Part`.
+        number, step: Defined in `Part`.
         root: Digest of the state in it; empty if it could not be written.
-        error: Why it could not be written; empty if it was.
-        stall_s: How long workers were held up, seconds.
-        write_s: How long it took then until it was written, seconds.
+        error: Problem that kept it from being written; empty if it was.
+        stall_s: Time that workers were held up, seconds.
+        write_s: Time from then until it was written, seconds.
     """
 
     number: int
@@ -140,7 +140,7 @@ class CheckpointResult:
     Attributes:
         generation, number: Identify it; see `Part`.
         step: Steps committed then.
-        error: Why it failed; empty if at least one host has it.
+        error: Cause of its failure; empty if at least one host has it.
     """
 
     generation: int
@@ -170,7 +170,7 @@ class Probe:
         number: Names it. Numbers of later probes are higher, also after a restart of the
             coordinator: it is the time of the request, monotonic microseconds of its host.
         host: The host.
-        address: Where its agent accepts connections.
+        address: Address at which its agent accepts connections.
     """
 
     number: int
@@ -180,7 +180,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProgress:
-    """How far a worker has come, as its agent reads it from the arena.
+    """Progress of a worker, as its agent reads it from the arena.
 
     Attributes:
         step: Steps committed.
@@ -189,7 +189,7 @@ class WorkerProgress:
         epochs: Epochs of the run; 0 until the worker knows, or if only steps end the run.
         loss: The loss of the newest step; None before the first, and where it is not finite.
         samples: Samples of the steps that this worker saw committed, of all workers.
-        phase: What the worker is doing: the name of an `arena.memory.Phase`, lower case.
+        phase: Current phase of the worker: the name of an `arena.memory.Phase`, lower case.
         phase_seconds: Seconds spent in each phase, up to the last change of phase.
     """
 
@@ -211,14 +211,14 @@ class Status:
         host: The name of the agent; a restarted agent has a new one.
         number: Rises with every status of this agent.
         generation: The newest that it knows; 0 for none.
-        stage: What it has reached there.
-        capacity: How many workers it can run.
-        failed: Why workers of this generation have failed, by rank, in the order of their exits.
-        eviction: Which worker of this generation its workers ask to put on standby, if any.
+        stage: Stage that it has reached there.
+        capacity: Number of workers that it can run.
+        failed: Failures of workers of this generation, by rank, in the order of their exits.
+        eviction: Worker of this generation that its workers ask to put on standby, if any.
         fit: Those of its ranks on standby that can return: the worker is fast again, or has ended,
             so that a new one will be forked.
-        addresses: Where each halted worker accepts connections of other hosts, by rank.
-        numerics: What decides the bits of its workers, by name; empty if there is one host.
+        addresses: Address at which each halted worker accepts connections of other hosts, by rank.
+        numerics: Facts that decide the bits of its workers, by name; empty if there is one host.
         committed: Steps that are committed in the replica of each worker, by rank, without workers
             that have no state. Empty unless the workers have halted.
         left: Steps that are committed in the state that a lost worker has left, whole, by the rank
@@ -226,20 +226,20 @@ class Status:
         reduced_step: The number of steps that would be committed with the reduced gradient that is
             complete in this host's arena; 0 for none.
         finished: Workers that have reached the end of the run.
-        result: What one of them reports of the run.
+        result: Result of the run as one of them reports it.
         newest_checkpoint: The newest readable checkpoint on this host; None if there is none.
             Looked for only where the workers have halted and none of them has a state.
         draft: The oldest checkpoint of its workers that is written and has no result yet.
-        lost_checkpoint: Whether its workers have begun a checkpoint in an earlier generation that
+        lost_checkpoint: True if its workers have begun a checkpoint in an earlier generation that
             some of them did not live to stage.
         checkpoint_result: The newest result that it knows.
         requested_checkpoint: The number of the checkpoint that its workers were last asked for; 0
             for none.
-        stop: Whether its workers were asked to end.
-        progress: How far each of its workers has come, by rank. For people: nothing is decided by
+        stop: True if its workers were asked to end.
+        progress: Progress of each of its workers, by rank. For people: nothing is decided by
             it.
-        probe_address: Where the agent accepts connections, which say that its host is well.
-        probed: Whether it has reached the hosts that it was asked to probe, by number.
+        probe_address: Address at which the agent accepts connections, a sign that its host is well.
+        probed: Result of each probe that it was asked for, by number: true if it reached the host.
         severed: Hosts to which connections of its workers have broken or cannot be made, and
             whether new ones can be made.
     """
@@ -276,7 +276,7 @@ class ResumePoint:
     """The state from which a generation resumes.
 
     Attributes:
-        step: How many steps are committed.
+        step: Number of committed steps.
         donors: From whose replica each rank takes its state: its own if it has it already, or
             can complete it from the reduced gradient on its host. Empty if no rank has a state:
             then all load `checkpoint`.
@@ -298,18 +298,18 @@ class DesiredState:
         generation: The newest generation.
         stage: The stage to reach in it.
         ranks: The workers that this agent must run.
-        standbys: Those that it must keep on standby, if they run, and why.
-        restart_all: Whether none of them may be of an older generation: all are forked again.
+        standbys: Ranks that it must keep on standby, if they run, and why.
+        restart_all: True if none of them may be of an older generation: all are forked again.
         members: The host of every rank.
-        addresses: Where each of them accepts connections of other hosts, at stage RUN.
+        addresses: Address at which each of them accepts connections of other hosts, at stage RUN.
         resume_point: Known from stage RUN on.
         checkpoint_result: The result of the newest checkpoint.
         requested_checkpoint: The number of the checkpoint that workers must begin after the current
             step, unless they have begun it already; 0 for none. See `Part`.
-        stop: Whether workers must end after the current step.
-        watched: Whether a command shows the run's progress: statuses come more often then.
+        stop: True if workers must end after the current step.
+        watched: True if a command shows the run's progress: statuses come more often then.
         probes: Hosts that this agent must probe.
-        reason: Why the run is over for this host, at stage END; empty if all went well.
+        reason: Cause of the run's end for this host, at stage END; empty if all went well.
     """
 
     generation: int

@@ -21,11 +21,11 @@ from typing import Final
 from holdfast.core.protocol import Probe, Status
 
 PROBE_S: Final = 0.3
-"""How long a host may take to accept one of the connections of a probe."""
+"""Time that a host may take to accept one of the connections of a probe."""
 WITNESS_S: Final = 0.5
-"""How long after a suspicion the answer of the witness is awaited."""
+"""Wait for the answer of the witness after the start of a probe."""
 SLOW_LIMIT_S: Final = 30.0
-"""How long a host may be silent that accepts connections."""
+"""Time that a host that accepts connections may be silent."""
 SETTLE_S: Final = 0.02
 JOINT_LOSS_S: Final = 0.1
 """Hosts that are lost so shortly after each other are lost together."""
@@ -36,14 +36,14 @@ class _Suspicion:
     """A host that fell silent.
 
     Attributes:
-        since: When it was suspected.
+        since: Time at which it was suspected.
         probe: The newest probe of it.
-        began_at: When that began.
+        began_at: Start of that probe.
         witness: The other host that probes it; empty if there is none.
-        probe_at: When to probe it again.
-        lost_at: When it is lost, unless it is heard or something new is known.
-        is_reached: Whether the coordinator reaches it; None while that is not known.
-        is_witnessed: Whether the witness does.
+        probe_at: Time at which to probe it again.
+        lost_at: Time at which it is lost, unless it is heard or something new is known.
+        is_reached: True if the coordinator reaches it; None while that is not known.
+        is_witnessed: True if the witness does.
     """
 
     since: float
@@ -60,7 +60,7 @@ class Reachability:
     """The hosts that are suspected.
 
     Args:
-        timeout_s: How long a host may be silent without being suspected, seconds.
+        timeout_s: Time that a host may be silent without being suspected, seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -82,6 +82,7 @@ class Reachability:
             silent: Hosts that are suspected from now on.
             statuses: The newest status of every host, in the order in which they joined.
         """
+        # A host that is suspected already keeps the time since which it is.
         for host in silent:
             suspicion = self._suspicions.setdefault(host, _Suspicion(now, Probe(0, host, "")))
             suspicion.probe_at = min(suspicion.probe_at, now)
@@ -101,6 +102,7 @@ class Reachability:
 
     def on_probed(self, number: int, now: float, *, is_reached: bool) -> None:
         """Note whether the coordinator reaches a host."""
+        # The result of an older probe matches none, and is dropped.
         for suspicion in self._suspicions.values():
             if suspicion.probe.number == number:
                 suspicion.is_reached = is_reached
@@ -123,17 +125,18 @@ class Reachability:
         """Hosts that count as lost now."""
         if not any(suspicion.lost_at <= now for suspicion in self._suspicions.values()):
             return []
+        # One is due: others that are about to be go with it, as one failure.
         soon = now + JOINT_LOSS_S
         return [host for host, each in self._suspicions.items() if each.lost_at <= soon]
 
     def next_deadline(self) -> float | None:
-        """When to ask for probes and lost hosts again."""
+        """Time at which to ask for probes and lost hosts again."""
         waits = (min(each.probe_at, each.lost_at) for each in self._suspicions.values())
         return min((wait for wait in waits if wait < math.inf), default=None)
 
     @staticmethod
     def _can_be_probed(suspicion: _Suspicion, statuses: Mapping[str, Status], now: float) -> bool:
-        """Whether a host has an address; if not, it is lost."""
+        """True if a host has an address; if not, it is lost."""
         status = statuses.get(suspicion.probe.host)
         if status is None or not status.probe_address:
             suspicion.probe_at = math.inf
@@ -145,9 +148,11 @@ class Reachability:
         self, suspicion: _Suspicion, statuses: Mapping[str, Status], now: float
     ) -> tuple[Probe, str]:
         host = suspicion.probe.host
+        # Higher than all numbers of a coordinator before this one, which counted likewise.
         self._number = max(self._number + 1, round(now * 1e6))
         suspicion.probe = Probe(self._number, host, statuses[host].probe_address)
         suspicion.began_at = now
+        # The host that joined last, of those that are not suspected themselves.
         suspicion.witness = next(
             (
                 name
@@ -167,12 +172,14 @@ class Reachability:
         limit = suspicion.since + SLOW_LIMIT_S
         if suspicion.is_reached is None:
             return
+        # The rows of the table above, in its order.
         if suspicion.is_reached:
             suspicion.probe_at = now + self._timeout_s
             suspicion.lost_at = limit
         elif suspicion.is_witnessed:
             suspicion.lost_at = min(suspicion.since + self._timeout_s, limit)
         elif suspicion.witness and suspicion.is_witnessed is None:
+            # The answer of the witness is not here yet: its status may be on the way.
             suspicion.lost_at = max(suspicion.began_at + WITNESS_S, now + SETTLE_S)
         else:
             suspicion.lost_at = now + SETTLE_S

@@ -16,7 +16,7 @@ class SlidingWindow:
     """Counts failures in a sliding window.
 
     Args:
-        max_failures: How many are tolerated within the window.
+        max_failures: Number of failures that are tolerated within the window.
         window_s: Its length, seconds.
     """
 
@@ -63,10 +63,11 @@ class RestartBudget:
             rank: The worker.
             failure: Its failure. A wrong replica counts by its rank.
             step: The step from which its generation resumed, if that is known.
-            now: When it failed.
+            now: Time of the failure.
         """
         if not failure.repeatable:
             return ""
+        # Progress moves the step from which generations resume; a wrong replica is one rank's own.
         place = (step, rank if failure.state_untrusted else None)
         soon = now - self._resumed_at < self._policy.repeat_window_s
         self._in_a_row = self._in_a_row + 1 if soon and place == self._last else 1
@@ -86,7 +87,7 @@ class RestartBudget:
         return f"{what}; {exhausted}" if limit else what
 
     def _without_progress(self, failure: Failure) -> str:
-        """What the failures in a row have in common, in words."""
+        """Common trait of the failures in a row, in words."""
         if self._policy.repeat_window_s < math.inf:
             return f"within {self._policy.repeat_window_s:.0f} s of the start"
         restart_all = self._policy.restart_all or failure.state_untrusted

@@ -26,6 +26,7 @@ def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) 
         members: The host of every rank.
         statuses: The status of each halted host, in any order.
     """
+    # Sorted, so that the result does not depend on the order in which statuses came.
     alive = [
         (status, rank, steps)
         for status in sorted(statuses, key=lambda status: status.host)
@@ -34,9 +35,12 @@ def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) 
     ]
     if not alive:
         return _left_behind(members, statuses) or _newest_checkpoint(statuses)
+    # A lost worker may have committed step `most + 1` if every host has its reduced gradient: then
+    # all commit it. Otherwise none has, and `most` steps count.
     most = max(steps for _, _, steps in alive)
     can_all_complete = all(status.reduced_step == most + 1 for status, _, _ in alive)
     step = most + 1 if can_all_complete else most
+    # Replicas that are there, or get there with the gradient on their host, become donors.
     reached = {rank: _reach(status, steps, step) for status, rank, steps in alive}
     ready = [rank for rank, steps in sorted(reached.items()) if steps == step]
     return ResumePoint(step=step, donors=_donors(members, ready))
@@ -81,6 +85,7 @@ def _donors(members: Mapping[int, str], ready: Sequence[int]) -> dict[int, int]:
         nearby.setdefault(members[rank], []).append(rank)
     donors = {}
     for rank, host in members.items():
+        # Within a host the state goes through shared memory; between hosts over the network.
         near = nearby.get(host, ready)
         donors[rank] = rank if rank in ready else near[rank % len(near)]
     return donors

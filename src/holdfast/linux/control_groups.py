@@ -19,7 +19,7 @@ def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
     They are directories of files, whose names depend on the version.
 
     Args:
-        controller: What they limit: `memory` or `cpu`.
+        controller: Resource that they limit: `memory` or `cpu`.
         root: The directory below which `proc` and the control groups are mounted.
     """
     for line in lines(root / "proc/self/mountinfo"):

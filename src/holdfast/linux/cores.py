@@ -10,7 +10,7 @@ from holdfast.linux.control_groups import ROOT, groups, lines
 
 
 def usable_cores(root: Path = ROOT) -> int:
-    """How many cores this process may run on at a time; a container's limit is rounded down.
+    """Cores that this process may run on at a time; a container's limit is rounded down.
 
     Args:
         root: The directory below which `proc` and the control groups are mounted.
@@ -19,7 +19,7 @@ def usable_cores(root: Path = ROOT) -> int:
 
 
 def model_name(root: Path = ROOT) -> str:
-    """What the maker of the CPU calls it.
+    """Name that the maker of the CPU gives it.
 
     Args:
         root: The directory below which `proc` is mounted.

@@ -38,9 +38,9 @@ def read_at(path: Path, start: int, into: memoryview, *, cached: bool) -> int:
 
     Args:
         path: The file.
-        start: Where to begin, bytes.
+        start: First byte to read.
         into: Takes the bytes.
-        cached: Whether a copy in the page cache may serve; if not, the disk is read, and straight
+        cached: True if a copy in the page cache may serve; if not, the disk is read, and straight
             to memory that consists of whole pages.
 
     Raises:
@@ -81,7 +81,7 @@ class _Direct:
 
 
 def _is_paged(memory: memoryview) -> bool:
-    """Whether memory consists of whole pages that this process may write to."""
+    """True if memory consists of whole pages that this process may write to."""
     if memory.readonly or not len(memory) or len(memory) % mmap.PAGESIZE:
         return False
     return ctypes.addressof(ctypes.c_char.from_buffer(memory)) % mmap.PAGESIZE == 0

@@ -17,7 +17,7 @@ from rich.filesize import decimal as in_words
 from holdfast.linux.control_groups import ROOT, groups, lines
 
 OOM_ATTRIBUTION_S: Final = 3.0
-"""How long after an OOM kill the end of a process is attributed to it."""
+"""Time after an OOM kill within which the end of a process is attributed to it."""
 
 _LIMITS: Final = (
     ("memory.max", "memory.current"),
@@ -31,7 +31,7 @@ class Available:
     """Available memory, including the page cache that the kernel can reclaim.
 
     Attributes:
-        size_bytes: How much is available.
+        size_bytes: Size of the available memory.
         limit: The limit that applies, for messages.
     """
 
@@ -82,7 +82,7 @@ class OomKills:
         self._risen_at = -math.inf
 
     def look(self) -> bool:
-        """Whether a process was OOM-killed within the last OOM_ATTRIBUTION_S."""
+        """True if a process was OOM-killed within the last OOM_ATTRIBUTION_S."""
         count = oom_kills()
         now = time.monotonic()
         if count > self._count:
@@ -92,7 +92,7 @@ class OomKills:
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """How many processes of our control group were OOM-killed so far; of the whole machine if there
+    """Processes of our control group that were OOM-killed so far; of the whole machine if there
     is no such group.
     """
     for group in groups("memory", root):

@@ -21,7 +21,7 @@ def interface_of(address: str) -> str:
     """The name of the interface with an address, such as `eth0`; empty if there is none.
 
     Args:
-        address: Of IPv4 or IPv6, in numbers.
+        address: Address, IPv4 or IPv6, in numbers.
     """
     wanted = ipaddress.ip_address(address.partition("%")[0])
     known = _of_version_4() if wanted.version == 4 else _of_version_6()

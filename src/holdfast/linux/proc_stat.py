@@ -14,7 +14,7 @@ class ProcStat:
     Attributes:
         letter: The letter of its state.
         ticks: CPU time of the process and of children that it has waited for, clock ticks.
-        start_s: When it was started, seconds after boot.
+        start_s: Time of its start, seconds after boot.
     """
 
     letter: str
@@ -23,12 +23,12 @@ class ProcStat:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is stopped by a signal (SIGSTOP)."""
+        """True if it is stopped by a signal (SIGSTOP)."""
         return self.letter == "T"
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended; a zombie has."""
+        """True if it has not ended; a zombie has."""
         return self.letter not in "ZX"
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.linux.proc_stat import stat_of
 
 CLOCK_SLACK_S: Final = 1.0
-"""How far the wall clock may have been set forward since a process was logged."""
+"""Most that the wall clock may have been set forward since a process was logged."""
 
 
 class Process:
@@ -47,7 +47,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
         return not ended.poll(0)

@@ -14,13 +14,13 @@ from holdfast.linux.cores import usable_cores
 from holdfast.linux.host_memory import available, total_bytes
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-"""Which GPUs CUDA uses; what starts this process may have set it."""
+"""Variable that names the GPUs that CUDA uses; what starts this process may have set it."""
 _GPUS: Final = Path("/proc/driver/nvidia/gpus")
 _GPU: Final = re.compile(r"\d+|(GPU|MIG)-.+", re.ASCII)
 
 
 def supply_here(environment: Mapping[str, str]) -> Supply:
-    """What this process may use now.
+    """Resources that this process may use now.
 
     Args:
         environment: Its own, which may restrict the GPUs.

@@ -31,8 +31,8 @@ class CheckpointMessage(Message):
 
     Attributes:
         step: Its step.
-        content_sha256: See `Manifest`.
-        size_bytes: Of its state.
+        content_sha256: Defined in `Manifest`.
+        size_bytes: Size of its state.
     """
 
     step: int = Field(ge=0)
@@ -41,7 +41,7 @@ class CheckpointMessage(Message):
 
 
 class OfferResult(enum.StrEnum):
-    """What the coordinator does with a checkpoint that a host has."""
+    """Answer of the coordinator to a checkpoint that a host has."""
 
     STORED = "stored"
     """It has this one, or a newer one."""
@@ -99,7 +99,7 @@ def checkpoint_handlers(
 
 
 def transfer_timeout_s(size_bytes: int) -> float:
-    """How long it may take to send or write a checkpoint with a state of so many bytes, seconds."""
+    """Time that sending or writing a checkpoint with a state of so many bytes may take, seconds."""
     return _MIN_TIMEOUT_S + size_bytes / _MIN_BYTES_PER_S
 
 

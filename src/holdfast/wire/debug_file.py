@@ -49,7 +49,7 @@ class DebugFile:
     """The content of a file.
 
     Attributes:
-        error: How the machine failed with the last event; empty if it did not.
+        error: Exception of the machine at the last event; empty if it raised none.
         start: The machine before the first entry.
         entries: The events, oldest first.
     """

@@ -20,7 +20,7 @@ def fetch_job(address: str, credentials: Credentials | None) -> tuple[JobMessage
     """The job of a run, and its packed sources.
 
     Args:
-        address: Of the coordinator's gRPC service.
+        address: Address of the coordinator's gRPC service.
         credentials: The agent's.
 
     Raises:

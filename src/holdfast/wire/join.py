@@ -28,9 +28,9 @@ from holdfast.wire.token import Token
 MAX_LINE_BYTES: Final = 16 << 10
 """The longest message."""
 ANSWER_TIMEOUT_S: Final = 15.0
-"""How long one try may wait for the coordinator's next bytes."""
+"""Time that one try may wait for the coordinator's next bytes."""
 RETRY_S: Final = 0.2
-"""How long to wait before asking again."""
+"""Wait before asking again."""
 
 
 class JoinMessage(Message):
@@ -38,7 +38,7 @@ class JoinMessage(Message):
 
     Attributes:
         token: The run's; empty from a host that shows the certificate that it has got before.
-        hostname: Of the host.
+        hostname: Hostname of the host.
         agent, data: Requests for the certificates of its roles, in PEM.
     """
 
@@ -49,7 +49,7 @@ class JoinMessage(Message):
 
 
 class JoinedMessage(Message):
-    """What an agent of another host must know.
+    """Secrets that an agent of another host must know.
 
     Attributes:
         name: Its name, never used before in the run.
@@ -69,8 +69,8 @@ class RefusedMessage(Message):
     """The host is refused.
 
     Attributes:
-        reason: Why, and what to do, for people.
-        is_over: Whether the reason is that the run has ended.
+        reason: Cause, and what to do, for people.
+        is_over: True if the reason is that the run has ended.
     """
 
     kind: Literal["refused"] = "refused"
@@ -89,7 +89,7 @@ ANSWERS: Final = TypeAdapter[JoinedMessage | RefusedMessage](
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """What a host has once it has joined.
+    """Credentials of a host once it has joined.
 
     Attributes:
         message: The coordinator's answer.
@@ -114,8 +114,8 @@ def join(
     Args:
         coordinator: Its address and port.
         token: The run's.
-        hostname: Of this host.
-        timeout_s: How long to try until it answers.
+        hostname: Hostname of this host.
+        timeout_s: Time to try until it answers.
         before: The agent's credentials if this host has taken part before, in place of the token.
 
     Raises:

@@ -20,7 +20,7 @@ from holdfast.wire.rpc import details_of, open_channel, status_of
 from holdfast.wire.tls import Credentials
 
 RETRY_S: Final = 0.02
-"""How long to wait before reconnecting."""
+"""Wait before reconnecting."""
 CLOSE_TIMEOUT_S: Final = 2.0
 _REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 """Another try would end like this one."""
@@ -35,7 +35,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
     Args:
         address: The coordinator's, in gRPC's syntax.
         call: Returns the stream to use, given a channel.
-        credentials: See `open_channel`.
+        credentials: Defined in `open_channel`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
 
     @property
     def broken_s(self) -> float:
-        """How long the stream has been broken, seconds."""
+        """Time since the stream broke, seconds."""
         since = self._broken_since
         return 0.0 if since is None else time.monotonic() - since
 

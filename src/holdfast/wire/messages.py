@@ -90,7 +90,7 @@ class ForkControlMessage(Message):
     environment: dict[str, str] = Field(repr=False)
     directory: str
     numbers: tuple[int, ...] = ()
-    """Of the descriptors that it inherits, as it knows them."""
+    """Numbers of the descriptors that it inherits, as it knows them."""
 
 
 class ControlForkedMessage(Message):
@@ -118,9 +118,9 @@ class HaltedMessage(Message):
     generation: int
     committed: int | None
     address: str = ""
-    """Where it accepts connections of workers on other hosts."""
+    """Address at which it accepts connections of workers on other hosts."""
     numerics: dict[str, str] = {}
-    """What decides the bits of its results; see `worker.checks.numerics`."""
+    """Facts that decide the bits of its results; see `worker.checks.numerics`."""
 
 
 class ResumeMessage(Message):
@@ -138,22 +138,22 @@ class ResumeMessage(Message):
     hosts: tuple[tuple[int, ...], ...] = ()
     """The ranks of each host, if there are several."""
     addresses: dict[int, str] = {}
-    """Where the worker of each rank accepts connections, if there are several hosts."""
+    """Address at which the worker of each rank accepts connections, if there are several hosts."""
     key: str = ""
-    """What only members of the generation know, hexadecimal."""
+    """Secret of the generation's members, hexadecimal."""
     standby: Eviction | None = None
-    """Why this worker is on standby; None for a member."""
+    """Cause of this worker's standby; None for a member."""
 
 
 class Place(Message):
-    """Where a process group listens: a loopback address that is another one for each host."""
+    """Address of a process group: a loopback address that is another one for each host."""
 
     address: Annotated[str, Field(pattern=r"^127\.77\.\d{1,3}\.1$")]
     port: Annotated[int, Field(ge=1, le=65535)]
 
 
 class Route(Message):
-    """How to reach a process group of another host."""
+    """Way to a process group of another host."""
 
     to: Place
     tunnel: str
@@ -166,9 +166,9 @@ class OpenTunnelMessage(Message):
     kind: Literal["open-tunnel"] = "open-tunnel"
     generation: int
     exposed: tuple[Place, ...]
-    """Where workers of this host listen."""
+    """Address at which workers of this host listen."""
     routes: tuple[Route, ...]
-    """Where workers of other hosts do."""
+    """Address at which workers of other hosts listen."""
 
 
 class TunnelOpenedMessage(Message):
@@ -206,7 +206,7 @@ class WritePartMessage(Message):
 
     Attributes:
         draft: The name of the draft.
-        offset: Where the state begins in the arena's file, bytes.
+        offset: Start of the state in the arena's file, bytes.
         size_bytes: Its size.
         entries: Name, dtype, shape and offset of each tensor in it.
     """
@@ -228,9 +228,9 @@ class PartWrittenMessage(Message):
     """The part is durable, and this is its file's entry in the manifest; or why it is not.
 
     Attributes:
-        file: See `PartFile`.
-        staged_digests: See `WrittenPart`.
-        error: Why it is not; else empty.
+        file: Defined in `PartFile`.
+        staged_digests: Defined in `WrittenPart`.
+        error: Cause for which it is not; else empty.
     """
 
     kind: Literal["part-written"] = "part-written"

@@ -14,10 +14,10 @@ ATTEMPT_S: Final = 0.1
 
 
 def accepts(address: str) -> bool:
-    """Whether a connection can be made.
+    """True if a connection can be made.
 
     Args:
-        address: As `address:port`.
+        address: Address, as `address:port`.
     """
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -59,7 +59,7 @@ class DesiredStateMessage(Message):
     """The desired state of an agent.
 
     Attributes:
-        key: See `ResumeMessage`.
+        key: Defined in `ResumeMessage`.
     """
 
     desired: DesiredState
@@ -67,14 +67,14 @@ class DesiredStateMessage(Message):
 
 
 class RunRequestMessage(Message):
-    """What the command that started a run requests, and what it knows."""
+    """Request of the command that started a run, with what it knows."""
 
     stop: bool = False
-    """Whether the run must end after the current step."""
+    """True if the run must end after the current step."""
     lost: tuple[str, ...] = ()
     """Agents that will not come back."""
     watch: bool = False
-    """Whether the command shows the run's progress."""
+    """True if the command shows the run's progress."""
 
 
 class RunStateMessage(Message):
@@ -85,13 +85,13 @@ class RunStateMessage(Message):
     root_cause: tuple[int, Failure] | None
     result: dict[str, Any] | None
     waiting_for: str = ""
-    """What has to happen before the run can make progress, in words; empty if nothing has."""
+    """Condition without which the run makes no progress, in words; empty if there is none."""
     is_receiving: bool = False
-    """Whether a checkpoint is arriving at the coordinator's host."""
+    """True if a checkpoint is arriving at the coordinator's host."""
     is_awaited: bool = False
-    """Whether, at the end, a host may still have a checkpoint for the coordinator's host."""
+    """True at the end if a host may still have a checkpoint for the coordinator's host."""
     progress: Mapping[int, WorkerProgress] = {}
-    """How far each member has come, by rank."""
+    """Progress of each member, by rank."""
 
 
 class FetchJobMessage(Message):
@@ -99,20 +99,20 @@ class FetchJobMessage(Message):
 
 
 class JobMessage(Message):
-    """What a run executes.
+    """Job, task and code of a run.
 
     Attributes:
         run: The name of its directory.
-        run_id: See `RunDirectory`.
+        run_id: Defined in `RunDirectory`.
         job: The job, as YAML.
         code: The sources of its task, as a zip file in base64; see `tasks.code`.
         code_sha256: The digest of the zip file.
-        collects: Whether the coordinator's host has no agent, so that the others send it metrics
+        collects: True if the coordinator's host has no agent, so that the others send it metrics
             and checkpoints.
         checkpoint: The newest one of the coordinator's host, for a host that may be the first of a
             resumed run; None if others have the run's state, or there is none.
         profile: The run's profile, as JSON; empty if it has none.
-        code_version: Which code of the user it is.
+        code_version: Version of the user's code.
     """
 
     run: str
@@ -127,13 +127,13 @@ class JobMessage(Message):
 
 
 class ShipMessage(Message):
-    """What a host has appended to one of its logs.
+    """Lines that a host has appended to one of its logs.
 
     Attributes:
         file: The log, relative to the run's directory; or the metrics, or samples of the host.
-        offset: Where the content begins in it, bytes; of no use for metrics and samples.
+        offset: Start of the content in it, bytes; of no use for metrics and samples.
         content: At most `MAX_SHIPPED_BYTES`, in base64.
-        is_last: Whether this host has nothing more to send.
+        is_last: True if this host has nothing more to send.
     """
 
     file: str = Field(max_length=64)
@@ -143,7 +143,7 @@ class ShipMessage(Message):
 
 
 class ShippedMessage(Message):
-    """What was sent is appended to the log of the run."""
+    """Confirmation that the content sent is in the log of the run."""
 
 
 class Service:
@@ -179,7 +179,7 @@ def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
 
     Args:
         address: The coordinator's, in gRPC's syntax.
-        credentials: Those of an agent; None for a Unix socket of this host.
+        credentials: Credentials of an agent; None for a Unix socket of this host.
     """
     if credentials is None:
         assert address.startswith("unix:"), f"a connection in plain to {address}"
@@ -192,7 +192,7 @@ def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
 
 
 def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
-    """What a coordinator shows, and asks of those who connect: a certificate of the run."""
+    """Credentials of a coordinator, which asks those who connect for a certificate of the run."""
     own = credentials.key.encode(), credentials.certificate.encode()
     return grpc.ssl_server_credentials([own], credentials.authority.encode(), True)
 
@@ -228,7 +228,7 @@ def status_of(error: grpc.RpcError) -> grpc.StatusCode | None:
 
 
 def details_of(error: grpc.RpcError) -> str:
-    """What the other end has said of a call that it has refused."""
+    """Words of the other end about a call that it has refused."""
     details: Callable[[], str | None] | None = getattr(error, "details", None)
     return (details and details()) or "without a reason"
 

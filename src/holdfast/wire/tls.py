@@ -25,7 +25,7 @@ SCHEME: Final = "holdfast://"
 
 
 class Role(enum.StrEnum):
-    """What the owner of a certificate may do; see the module."""
+    """Rights of a certificate's owner; see the module."""
 
     COORDINATOR = "coordinator"
     AGENT = "agent"
@@ -39,7 +39,7 @@ class Identity:
     Attributes:
         run: The id of the run.
         host: The name of its agent.
-        role: What it may do.
+        role: Its rights.
     """
 
     run: str
@@ -48,7 +48,7 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """How a certificate writes it."""
+        """URI that stands for it in a certificate."""
         return f"{SCHEME}{self.run}/{self.host}/{self.role}"
 
     @classmethod
@@ -91,7 +91,7 @@ class Credentials(BaseModel):
         """A context for connections that are accepted, of TLS 1.3.
 
         Args:
-            strangers: Whether a peer may come without a certificate.
+            strangers: True if a peer may come without a certificate.
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_OPTIONAL if strangers else ssl.CERT_REQUIRED
@@ -150,7 +150,7 @@ def pinned_context(own: Credentials | None) -> ssl.SSLContext:
     The client compares the digest before it sends anything.
 
     Args:
-        own: What to show to the server; None for nothing.
+        own: Credentials to show to the server; None for nothing.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

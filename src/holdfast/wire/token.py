@@ -42,5 +42,5 @@ class Token:
 
     @property
     def digest(self) -> str:
-        """What is kept of the secret: its SHA-256, hexadecimal."""
+        """Digest that is kept of the secret: its SHA-256, hexadecimal."""
         return hashlib.sha256(self.secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What an agent passes at its start to a process that it has forked."""
+"""Parameters that an agent passes at its start to a process that it has forked."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SHARES: Final = TypeAdapter(tuple[Share, ...])
 
 
 class WriterSpec(BaseModel):
-    """What the writer of a host must do.
+    """Work of a host's writer.
 
     Attributes:
         run_dir: The run's directory.
         settings: Name the files of keys, and say which checkpoints are kept.
-        where: What names the host in an event, if there are several.
+        where: Name of the host in an event, if there are several.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class WriterSpec(BaseModel):
 
 
 class WorkerSpec(BaseModel):
-    """What one worker must do.
+    """Work of one worker.
 
     Attributes:
         job: The job.
@@ -42,9 +42,9 @@ class WorkerSpec(BaseModel):
         run_dir: The run's directory.
         attempt: The id of this start of the run, hexadecimal, never used before.
         interface: The address on which it accepts workers of other hosts; empty if there are none.
-        credentials: What it shows to those; None if they talk in plain.
+        credentials: Credentials that it shows to those; None if they talk in plain.
         tunnel: The address of its agent's tunnel for process groups; empty if there is none.
-        share: What it may use of its host; None: all of it.
+        share: Share of its host that it may use; None: all of it.
         score: TFLOPS of its device by profile; 0 if it is not known.
     """
 

@@ -32,8 +32,8 @@ def export_dcp(
     Args:
         checkpoint: The directory of a checkpoint.
         target: The directory to write.
-        of, key: See `read_checkpoint`.
-        replace: Whether to replace such a directory that exists.
+        of, key: Defined in `read_checkpoint`.
+        replace: True to replace such a directory that exists.
 
     Raises:
         JobError: `target` exists or cannot be written, or no key opens the checkpoint.
@@ -66,6 +66,7 @@ def _save(weights: StateDict, folder: Path) -> None:
 
 def _take_place(draft: Path, target: Path) -> None:
     """Give a directory its name, in place of another one."""
+    # A directory cannot replace another one at once, so the old one steps aside for a moment.
     old = target.with_name(f".{target.name}.old")
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -31,8 +31,8 @@ def export(
         checkpoint: The directory of a checkpoint.
         target: A file that ends in .safetensors, .pt or .pth; or a folder, for a model of the
             library transformers or adapters of the library peft.
-        of, key: See `read_checkpoint`.
-        replace: Whether to replace a file that exists.
+        of, key: Defined in `read_checkpoint`.
+        replace: True to replace a file that exists.
 
     Raises:
         JobError: `target` exists or is none of these, or no key opens the checkpoint.
@@ -107,6 +107,7 @@ def _copies(weights: StateDict) -> StateDict:
 
 
 def _write(target: Path, content: T, write: Callable[[T, Path], object]) -> None:
+    # The name appears with the whole content, in place of a file that was there.
     draft = target.with_name(f".{target.name}.draft")
     try:
         write(content, draft)

@@ -57,6 +57,7 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
     tensors = {name: _empty(entry) for name, entry in wanted.items()}
+    # Only one chunk of the state is in memory next to the tensors: optimizer states may be larger.
     chunk = bytearray(parts.CHUNK_BYTES)
     memory = memoryview(chunk)
     for start, end in read_state(
@@ -123,8 +124,8 @@ def load_into(
     Args:
         model: Its tensors are written to.
         weights: From `source`.
-        source: Where they are from, for the message.
-        strict: Whether everything must fit. If not, the rest is loaded.
+        source: Origin of the tensors, for the message.
+        strict: True if everything must fit; if not, the rest is loaded.
 
     Raises:
         JobError: Something does not fit; nothing was loaded.

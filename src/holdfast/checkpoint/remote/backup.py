@@ -54,11 +54,11 @@ class Backup:
 
     @property
     def url(self) -> str:
-        """Where the folder of the run is, for people."""
+        """Location of the run's folder, for people."""
         return self._objects.url
 
     def location(self, folder: str) -> str:
-        """Where a checkpoint is, for people."""
+        """Location of a checkpoint, for people."""
         return f"{self._objects.url}/{FOLDER}/{folder}"
 
     def whole(self) -> list[str]:
@@ -83,7 +83,7 @@ class Backup:
         Args:
             held: Has the checkpoint, also if it is deleted meanwhile; see `checkpoint.held`.
             name: Its name.
-            report: What it raises ends the upload.
+            report: Callback; an exception that it raises ends the upload.
 
         Raises:
             CheckpointError: The checkpoint is damaged.
@@ -92,6 +92,7 @@ class Backup:
         manifest = held.manifest(name)
         done = 0
         folder = folder_of(manifest)
+        # Pieces of an interrupted upload are kept: the folder's name fixes what they must hold.
         there = set(self._objects.children(f"{FOLDER}/{folder}"))
         for first, piece in _pieces(held.storage, name, manifest):
             self._send(f"{FOLDER}/{folder}", _piece_name(first), piece, there)
@@ -103,11 +104,12 @@ class Backup:
         """Delete old checkpoints and what interrupted uploads have left.
 
         Args:
-            keep: How many of the newest whole ones to keep, at least 1.
+            keep: Number of the newest whole ones to keep, at least 1.
             best_step: The step of one more that is kept.
         """
         whole = self.whole()
         kept = [*whole[:keep], *(each for each in whole[keep:] if step_of(each) == best_step)]
+        # The index first: a reader that trusts it never looks for what is about to be deleted.
         self._record(kept[::-1])
         oldest = min(map(step_of, kept), default=0)
         shown = filter(_is_folder, self._objects.children(FOLDER))
@@ -143,6 +145,7 @@ class Backup:
         """The folders with a manifest, oldest first. The index has the order. A folder that it does
         not name is newer than all others if its step is: its upload was interrupted at the end.
         """
+        # Listings may lag, and the index may be of an earlier upload: the manifests decide.
         known = self._index()
         shown = set(filter(_is_folder, self._objects.children(FOLDER))) - set(known)
         last = step_of(known[-1]) if known else -1

@@ -12,14 +12,14 @@ from holdfast.errors import JobError
 
 SCHEMES: Final = ("s3", "gs", "az")
 _TIMEOUT: Final = timedelta(minutes=5)
-"""Of a request: enough for the largest object over 1 Mbit/s."""
+"""Timeout of a request: enough for the largest object over 1 Mbit/s."""
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 RETRY_S: Final = 30.0
-"""How long a request is repeated."""
+"""Time for which a request is repeated."""
 _MAX_RETRIES: Final = 10
 _MAX_PAUSE: Final = timedelta(seconds=5)
 _METADATA_ADDRESS: Final = "169.254.169.254"
-"""Where a virtual machine asks for the credentials of its role."""
+"""Address at which a virtual machine asks for the credentials of its role."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _DETAILS: Final = re.compile(r"<Code>(.*?)</Code>(?:\s*<Message>(.*?)</Message>)?", re.DOTALL)
 _UNREACHABLE: Final = "error sending request"
@@ -33,8 +33,8 @@ class Cloud:
     Args:
         url: `s3://bucket/prefix`, `gs://…` or `az://…`.
         environment: Variables of the process. The library reads credentials from them itself.
-        retry_s: How long a request is repeated that the server does not answer, or with an error
-            of its own.
+        retry_s: Time for which a request is repeated that the server does not answer, or answers
+            with an error of its own.
 
     Raises:
         JobError: The library is not installed, or does not understand the address or a variable.
@@ -70,7 +70,7 @@ class Cloud:
             raise JobError(f"{url} cannot be used: {_reason(str(error))}") from None
 
     def put(self, name: str, data: bytes | memoryview, *, new: bool = False) -> bool:
-        """See `Objects`."""
+        """Implements `Objects`."""
         mode = "create" if new else "overwrite"
         with self._errors():
             try:
@@ -80,12 +80,12 @@ class Cloud:
         return True
 
     def get(self, name: str) -> bytes:
-        """See `Objects`."""
+        """Implements `Objects`."""
         with self._errors():
             return bytes(self._obstore.get(self._store, name).bytes())
 
     def size(self, name: str) -> int | None:
-        """See `Objects`."""
+        """Implements `Objects`."""
         with self._errors():
             try:
                 return int(self._obstore.head(self._store, name)["size"])
@@ -93,14 +93,14 @@ class Cloud:
                 return None
 
     def children(self, folder: str) -> list[str]:
-        """See `Objects`."""
+        """Implements `Objects`."""
         with self._errors():
             found = self._obstore.list_with_delimiter(self._store, folder or None)
         names = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         return [name.rpartition("/")[2] for name in names]
 
     def delete(self, name: str) -> None:
-        """See `Objects`."""
+        """Implements `Objects`."""
         with self._errors():
             below = self._obstore.list(self._store, name).collect()
             for path in (name, *(each["path"] for each in below)):
@@ -136,7 +136,7 @@ def _retries(retry_s: float) -> Any:
 
 
 def _reason(text: str) -> str:
-    """What an error of the library comes down to. The whole text has times and addresses in it, so
+    """Gist of an error of the library. The whole text has times and addresses in it, so
     that no two are equal.
     """
     if details := _DETAILS.search(text):

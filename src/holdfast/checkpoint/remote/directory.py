@@ -17,7 +17,7 @@ class Directory:
     """Objects are files below one directory.
 
     Args:
-        root: That directory; it need not exist yet.
+        root: The directory; it need not exist yet.
     """
 
     def __init__(self, root: Path) -> None:
@@ -25,11 +25,12 @@ class Directory:
         self._root = root
 
     def put(self, name: str, data: bytes | memoryview, *, new: bool = False) -> bool:
-        """See `Objects`; after a crash there is the old content or the new, whole."""
+        """Implements `Objects`; after a crash there is the old content or the new, whole."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
         try:
+            # Durable under a name that no reader takes, then renamed at once.
             write_synced(draft, [data])
             if new and not _linked(draft, path):
                 return False
@@ -40,18 +41,18 @@ class Directory:
         return True
 
     def get(self, name: str) -> bytes:
-        """See `Objects`."""
+        """Implements `Objects`."""
         return (self._root / name).read_bytes()
 
     def size(self, name: str) -> int | None:
-        """See `Objects`."""
+        """Implements `Objects`."""
         try:
             return (self._root / name).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def children(self, folder: str) -> list[str]:
-        """See `Objects`."""
+        """Implements `Objects`."""
         try:
             found = [path.name for path in (self._root / folder).iterdir()]
         except FileNotFoundError:
@@ -59,7 +60,7 @@ class Directory:
         return [name for name in found if not name.startswith(_DRAFT)]
 
     def delete(self, name: str) -> None:
-        """See `Objects`."""
+        """Implements `Objects`."""
         path = self._root / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -17,7 +17,7 @@ class Objects(Protocol):
     OSError if it cannot be reached, or is full.
 
     Attributes:
-        url: Where they are, for people.
+        url: Location of the objects, for people.
     """
 
     url: str
@@ -28,7 +28,7 @@ class Objects(Protocol):
         Args:
             name: Its name.
             data: Its content.
-            new: Whether an object of this name must not be replaced.
+            new: True if an object of this name must not be replaced.
 
         Returns:
             Whether it was written; False only with `new`, if there is an object of this name.

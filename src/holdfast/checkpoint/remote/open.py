@@ -18,7 +18,7 @@ def open_store(url: str, environment: Mapping[str, str], retry_s: float = RETRY_
     Args:
         url: A path or `file://…` for a directory; `s3://bucket/prefix`, `gs://…`, `az://…`.
         environment: Variables of the process.
-        retry_s: How long a request to a bucket is repeated.
+        retry_s: Time for which a request to a bucket is repeated.
 
     Raises:
         JobError: There is no such kind of store, or its library is not installed.

@@ -34,8 +34,8 @@ class PartEncrypter:
     Args:
         key: Wraps the data key.
         checkpoint: The name that the checkpoint will have.
-        file: That of the part.
-        kind: Of the digests.
+        file: File of the part.
+        kind: Kind of the digests.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class PartEncrypter:
 
     def encrypt(self, number: int, chunk: memoryview) -> memoryview:
         """The ciphertext of chunk `number` of the state, until the next call."""
+        # The number is the nonce: a second use under one key would break GCM.
         assert number > self._last, "a nonce that was used before"
         self._last = number
         stored = self._buffer[: len(chunk)]
@@ -63,7 +64,8 @@ class PartEncrypter:
         return stored
 
     def record(self) -> Encryption:
-        """What a reader with the key needs."""
+        """Record for a reader with the key."""
+        # The wrapping key is used for many parts, so here the nonce is random.
         nonce = os.urandom(_NONCE_BYTES)
         wrapped = AESGCM(self._key.secret).encrypt(nonce, self._data_key, self._place.encode())
         return Encryption(

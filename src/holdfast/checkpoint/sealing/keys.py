@@ -28,7 +28,7 @@ ENCRYPT: Final = "checkpoint.encrypt"
 """The keys of a job that name the files, for messages."""
 SECRET_BYTES: Final = 32
 SHOWN: Final = 16
-"""How much of the name of a key is shown in a message, characters."""
+"""Length to which the name of a key is cut in a message, characters."""
 _MAX_FILE_BYTES: Final = 1 << 16
 _MAKE_ENCRYPTION_KEY: Final = "(umask 077; openssl rand -base64 32 > FILE)"
 _MAKE_SIGNING_KEY: Final = "(umask 077; openssl genpkey -algorithm ed25519 -out FILE)"
@@ -51,7 +51,7 @@ class EncryptionKey:
 
     @property
     def name(self) -> str:
-        """What names the key where it is not known, 32 hexadecimal digits."""
+        """Name of the key for those who do not know it, 32 hexadecimal digits."""
         return hashlib.sha256(b"holdfast checkpoint key\0" + self.secret).hexdigest()[:32]
 
 
@@ -134,7 +134,7 @@ def public_key(path: Path, named_by: str) -> Ed25519PublicKey:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """What names a public key: the SHA-256 of its 32 bytes."""
+    """Name of a public key: the SHA-256 of its 32 bytes."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 

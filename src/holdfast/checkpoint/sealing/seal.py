@@ -65,7 +65,7 @@ class Seal:
 
     @classmethod
     def trusting(cls, path: Path, named_by: str = SIGN) -> Self:
-        """What checks signatures by the public or private key in a PEM file, and nothing else.
+        """Make a seal that checks signatures by the public or private key in a PEM file, only that.
 
         Args:
             path: The file.
@@ -78,7 +78,7 @@ class Seal:
 
     @property
     def digest_kind(self) -> DigestKind:
-        """How the chunks of a new checkpoint are digested."""
+        """Kind of the digests of a new checkpoint's chunks."""
         return DigestKind.XXH3 if self.signing is None else DigestKind.BLAKE3
 
     def signed(self, manifest: Manifest) -> Manifest:
@@ -111,6 +111,7 @@ class Seal:
                 f"{where} is not signed, and only key {key[:SHOWN]} is trusted; to trust this "
                 f"checkpoint nevertheless, resume once without {SIGN}"
             )
+        # The name of the key is only a hint for the message; the signature itself is checked below.
         if signature.key != key:
             raise CheckpointError(
                 f"{where} is signed by key {signature.key[:SHOWN]}, and only key {key[:SHOWN]} is "
@@ -127,7 +128,7 @@ class Seal:
             ) from None
 
     def encrypter(self, checkpoint: str, file: str) -> PartEncrypter | None:
-        """What encrypts a new part of a checkpoint; None if it is stored in plain."""
+        """Cipher for a new part of a checkpoint; None if it is stored in plain."""
         if self.encryption is None:
             return None
         from holdfast.checkpoint.sealing.encryption import PartEncrypter
@@ -135,7 +136,7 @@ class Seal:
         return PartEncrypter(self.encryption, checkpoint, file, self.digest_kind)
 
     def decrypter(self, checkpoint: str, part: PartFile, where: str) -> PartDecrypter | None:
-        """What decrypts a part of a checkpoint; None if it is stored in plain.
+        """Cipher for a part of a checkpoint; None if it is stored in plain.
 
         Args:
             checkpoint: The name of the checkpoint.
@@ -163,5 +164,5 @@ UNSEALED: Final = Seal()
 
 
 def _message(manifest: Manifest) -> bytes:
-    """What is signed."""
+    """Bytes that are signed."""
     return b"holdfast checkpoint manifest\0" + bytes.fromhex(manifest.sha256)

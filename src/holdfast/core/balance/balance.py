@@ -22,16 +22,16 @@ Policy = Callable[[list[Cost], int], Sequence[int]]
 """Chooses the shards of each worker from what a step costs them, and the number of shards."""
 
 GAIN: Final = 0.02
-"""What a new plan must save, of a step."""
+"""Least share of a step that a new plan must save."""
 ERRORS: Final = 3.0
-"""The same, in standard errors."""
+"""Least saving of a new plan, standard errors."""
 ERRORS_EARLY: Final = 1.0
-"""The same, as long as a worker has few samples."""
+"""Least saving of a new plan as long as a worker has few samples, standard errors."""
 EARLY: Final = 12
 REST_STEPS: Final = 3
 """Steps between a plan and the next one, except after a change of speed."""
 SLACKS: Final = (ALIGNED_SLACK, 1.05, 1.1, 1.2, 1.5)
-"""How many times as long a plan may take that needs less memory; tried one after the other."""
+"""Factors by which a plan that needs less memory may take longer; tried one after the other."""
 EVERY: Final = 8
 """Steps between two looks for a better plan, except in the first ones and after a change."""
 
@@ -40,12 +40,12 @@ class Balance:
     """The plan of the steps of one generation.
 
     Args:
-        num_shards: Of a step.
+        num_shards: Shards of a step.
         counts: The first plan: shards of each worker.
         hosts: The workers of each host, in order.
         policy: Chooses the counts instead, in every step; None for the fastest ones.
-        is_fixed: Whether the first plan stays, whatever is measured.
-        fits: Whether the memory is enough for a plan.
+        is_fixed: True if the first plan stays, whatever is measured.
+        fits: True if the memory is enough for a plan.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Balance:
         """Plan from what is known before the first step, if anything is.
 
         Args:
-            known: What a shard and the rest of a step cost each worker, seconds. The median stands
-                for those that are not known.
+            known: Cost of a shard and of the rest of a step for each worker, seconds. The median
+                stands for those that are not known.
             scores: The speed of each worker by its profile, relative to the others; none if it is
                 not to be used.
         """
@@ -100,6 +100,7 @@ class Balance:
         """
         self._steps += 1
         self._steps_since += 1
+        # Every estimate takes its sample, also those after one that has changed.
         changes = [
             estimate.add(max(each.shards_ns, 1) / 1e9 / count, each.rest_ns / 1e9)
             for estimate, each, count in zip(self.estimates, times, self.counts, strict=True)
@@ -110,13 +111,14 @@ class Balance:
         if self._policy is not None:
             self.counts = self._chosen(self._policy, self.costs())
             return
+        # A look at the plan costs time, so it is rare once the estimates are good.
         is_early = min(estimate.samples for estimate in self.estimates) < EARLY
         is_due = is_early or self._steps % EVERY == 0
         if has_changed or (is_due and self._steps_since >= REST_STEPS):
             self._plan(ERRORS_EARLY if is_early else ERRORS)
 
     def costs(self) -> list[Cost]:
-        """What a step costs each worker, once that was measured."""
+        """Cost of a step for each worker, once that was measured."""
         return [
             Cost(estimate.fixed_s, estimate.per_shard_s, self._num_shards)
             for estimate in self.estimates
@@ -129,9 +131,11 @@ class Balance:
         now = makespan(costs, self.counts)
         then = makespan(costs, best)
         gain = now - then
+        # The gain must exceed so many standard errors: compared as squares, without a root.
         variance = self._variance(costs, self.counts) + self._variance(costs, best)
         if gain <= GAIN * now or gain * gain <= errors * errors * variance:
             return
+        # The plan that fits may be the current one, rounded to fewer partial sums.
         counts = self._fitting(costs, best)
         if counts is not None and counts != self.counts:
             self.counts = counts
@@ -143,7 +147,7 @@ class Balance:
         return next((plan for plan in plans if self._fits(plan)), None)
 
     def _chosen(self, policy: Policy, costs: list[Cost]) -> tuple[int, ...]:
-        """What a policy says.
+        """Ask a policy for a plan.
 
         Raises:
             JobError: It is no plan.
@@ -165,7 +169,7 @@ class Balance:
         )
 
     def _variance(self, costs: Sequence[Cost], counts: Sequence[int]) -> float:
-        """Of the plan's makespan: that of its slowest worker."""
+        """Variance of the plan's makespan: that of its slowest worker."""
         ends = [cost.seconds(count) for cost, count in zip(costs, counts, strict=True)]
         slowest = ends.index(max(ends))
         return self.estimates[slowest].variance * counts[slowest] * counts[slowest]
@@ -174,9 +178,10 @@ class Balance:
 def _completed(
     known: Sequence[tuple[float, float] | None], scores: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """What is known of each worker, or what is likely: the median, at the speed of its score."""
+    """Cost of each worker, as known or as is likely: the median, at the speed of its score."""
     speeds = scores or [1.0] * len(known)
     found = [(each, speed) for each, speed in zip(known, speeds, strict=True) if each is not None]
+    # A shard is the same work on all workers: its time multiplied by the worker's speed.
     work = median([cost[0] * speed for cost, speed in found])
     rest = median([cost[1] for cost, _ in found])
     return [

@@ -28,7 +28,7 @@ MEMORY: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What limits a run.
+    """Limit of a run's speed.
 
     Attributes:
         name: Such as `input-bound`.
@@ -76,11 +76,11 @@ NEAR_LIMIT: Final = _Kind("near the memory limit", MEMORY, "{:.0%} of the memory
 COMPUTE: Final = _Kind("compute-bound", 0.0, "forward and backward take {:.0%} of a step")
 
 DOUBLINGS: Final = 3
-"""How often the number of shards is doubled or halved in the search for a better one."""
+"""Number of times that the shards are doubled or halved in the search for a better number."""
 
 
 class _Worker(NamedTuple):
-    """What a step costs a worker, nanoseconds; see `Cost`.
+    """Cost of a step for a worker, nanoseconds; see `Cost`.
 
     Attributes:
         collect: The part of a shard that does not depend on its size.
@@ -100,9 +100,9 @@ class BottleneckFinder:
     """Looks for the bottleneck of one generation, every `STEPS` steps.
 
     Args:
-        has_network: Whether there are several hosts.
-        most_shards: Of a step; 0 if workers merge theirs, so that their number costs nothing.
-        is_dynamic: Whether plans follow measured times already.
+        has_network: True if there are several hosts.
+        most_shards: Most shards of a step; 0 if workers merge theirs: their number costs nothing.
+        is_dynamic: True if plans follow measured times already.
     """
 
     def __init__(self, *, has_network: bool, most_shards: int, is_dynamic: bool) -> None:
@@ -118,8 +118,8 @@ class BottleneckFinder:
         """Take the times of a step; returns the bottleneck of the last `STEPS`, once there are.
 
         Args:
-            times: Of each member.
-            counts: How many shards each has computed.
+            times: Times of each member.
+            counts: Number of shards that each has computed.
             memory: The share of the memory in use, of the member with the least left.
         """
         self._steps.append((times, counts))
@@ -130,6 +130,7 @@ class BottleneckFinder:
         return found
 
     def _find(self, memory: float) -> Bottleneck:
+        # The worker that finishes last decides when a step ends, so its phases count.
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)
         saved, fewer, more = self._gains()
@@ -142,6 +143,7 @@ class BottleneckFinder:
             COARSE: more[0] if self._is_dynamic else 0.0,
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}
+        # The largest of those that are above their threshold.
         if limits:
             kind = max(limits, key=lambda each: limits[each])
             now = sum(self._steps[-1][1])
@@ -152,12 +154,13 @@ class BottleneckFinder:
         return COMPUTE.of(sum(each.forward_ns + each.backward_ns for each in last) / total)
 
     def _gains(self) -> tuple[float, tuple[float, int], tuple[float, int]]:
-        """What the best plan would save of a step, and what fewer and more shards would then, with
-        the number that saves most.
+        """Share of a step that the best plan would save, and that fewer and more shards would
+        then, with the number that saves most.
         """
         counts = self._steps[-1][1]
         now = sum(counts)
         members = len(counts)
+        # The cost of a shard is not known of a worker that had none.
         if any(0 in each for _, each in self._steps):
             return 0.0, (0.0, now), (0.0, now)
         workers = [self._worker(place) for place in range(members)]
@@ -170,6 +173,7 @@ class BottleneckFinder:
             gains = [(1 - step(shards) / step(now), shards) for shards in numbers]
             return max(gains, default=(0.0, now))
 
+        # What fewer or more shards save is measured against the best plan, not the current one.
         saved = 1 - step(now) / makespan([worker.cost(now, now) for worker in workers], counts)
         halved = [now >> times for times in range(1, DOUBLINGS + 1)]
         doubled = [now << times for times in range(1, DOUBLINGS + 1)]

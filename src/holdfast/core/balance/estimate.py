@@ -23,9 +23,9 @@ LEAST_SPREAD: Final = 0.01
 LEAST_UNIT: Final = 0.02
 """The least spread, relative, in units of which a deviation counts."""
 CLIP: Final = 5.0
-"""What one deviation counts for at most, so that two in a row are needed."""
+"""Most that one deviation counts for, so that two in a row are needed."""
 ALLOWANCE: Final = 1.5
-"""What a deviation must exceed to count."""
+"""Deviation above which it counts."""
 THRESHOLD: Final = 6.5
 """The sum of deviations that is a change."""
 SPREAD_OF_MEDIAN: Final = 1.3
@@ -40,7 +40,7 @@ class _Drift:
 
     Attributes:
         total: The sum; never negative.
-        samples: How many since it was 0.
+        samples: Number of deviations since it was 0.
     """
 
     total: float = 0.0
@@ -78,12 +78,12 @@ class Estimate:
 
     @property
     def samples(self) -> int:
-        """How many samples it is made of."""
+        """Number of samples in the estimate."""
         return len(self._shards)
 
     @property
     def variance(self) -> float:
-        """Of `per_shard_s`, seconds squared."""
+        """Variance of `per_shard_s`, seconds squared."""
         error = self.per_shard_s * self.spread
         return error * error / len(self._shards)
 
@@ -91,15 +91,17 @@ class Estimate:
         """Take the times of one step.
 
         Args:
-            per_shard_s: Of one shard, the mean over the step's; more than 0.
+            per_shard_s: Seconds of one shard, the mean over the step's; more than 0.
             fixed_s: The rest of the step.
 
         Returns:
             Whether the speed has changed.
         """
+        # The sample is compared with the cost before it takes part in it.
         has_changed = self._has_changed(per_shard_s)
         self._shards.append(per_shard_s)
         self._rests.append(fixed_s)
+        # The sum was last 0 where the change began: older samples are of the speed before.
         if has_changed:
             self._keep(max(self._slower.samples, self._faster.samples))
             self._slower = _Drift()
@@ -113,9 +115,11 @@ class Estimate:
         known = self.per_shard_s
         if not self._shards:
             return False
+        # Twice as slow and twice as fast deviate by as much; one outlier counts for CLIP at most.
         unit = max(self.spread, LEAST_UNIT)
         deviation = (sample / known - 1 if sample > known else 1 - known / sample) / unit
         deviation = max(-CLIP, min(CLIP, deviation))
+        # Both sides take every sample, so no `or` that leaves one out.
         is_slower = self._slower.add(deviation)
         is_faster = self._faster.add(-deviation)
         return is_slower or is_faster

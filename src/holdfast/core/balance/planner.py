@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import Final
 
 ALIGNED_SLACK: Final = 1.02
-"""How many times as long a step may take with fewer partial sums."""
+"""Factor by which a step may take longer with fewer partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a step costs one worker.
+    """Cost of a step for one worker.
 
     Attributes:
-        fixed_s: What does not depend on its shards, seconds.
+        fixed_s: Part that does not depend on its shards, seconds.
         per_shard_s: One shard, seconds; more than 0.
         cap: The most shards that it can compute.
     """
@@ -48,7 +48,7 @@ class Cost:
 
 
 def makespan(costs: Sequence[Cost], counts: Sequence[int]) -> float:
-    """When the slowest worker ends, seconds."""
+    """End of the slowest worker, seconds."""
     return max(cost.seconds(count) for cost, count in zip(costs, counts, strict=True))
 
 
@@ -58,9 +58,10 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
     Takes O(W log W) for W workers, whatever the number of shards.
 
     Args:
-        costs: Of each worker.
+        costs: Cost of each worker.
         num_shards: Between the number of workers and the sum of the caps.
     """
+    # No plan is faster than `together`, so the counts within it are a start, short of a few shards.
     together = level(costs, num_shards)
     counts = [cost.shards_within(together) for cost in costs]
     rest = num_shards - sum(counts)
@@ -69,6 +70,7 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
         for rank, (cost, count) in enumerate(zip(costs, counts, strict=True))
         if count < cost.cap
     ]
+    # Each of the rest goes where it ends soonest.
     heapq.heapify(nexts)
     for _ in range(rest):
         _, rank = nexts[0]
@@ -87,7 +89,9 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
 
 
 def level(costs: Sequence[Cost], num_shards: int) -> float:
-    """When all workers would end together if shards could be divided: no plan is faster."""
+    """End of all workers if shards could be divided: no plan is faster."""
+    # Up to a time, workers have computed a number of shards that rises with pieces of a constant
+    # slope: each worker joins when its first shard has ended, and leaves when it has its cap.
     bends = sorted(
         [(cost.seconds(1), 1 / cost.per_shard_s) for cost in costs]
         + [(cost.seconds(cost.cap), -1 / cost.per_shard_s) for cost in costs]
@@ -118,11 +122,12 @@ def aligned(
     network.
 
     Args:
-        costs: Of each worker.
+        costs: Cost of each worker.
         counts: The fastest counts.
         hosts: The workers of each host, in order.
-        slack: How many times as long the others may take.
+        slack: Factor by which the others may take longer.
     """
+    # Hosts get ranges first, then the workers of a host divide its range.
     longest = makespan(costs, counts) * slack
     caps = [cost.shards_within(longest) for cost in costs]
     of_hosts = _ranges(
@@ -142,6 +147,7 @@ def _ranges(shards: range, limits: Sequence[tuple[int, int]]) -> list[range]:
     found = []
     start = shards.start
     for low, high in limits:
+        # Now least and most are of the ranges to the right, which must fit into the rest.
         least = least - low
         most = most - high
         end = _roundest(
@@ -154,5 +160,7 @@ def _ranges(shards: range, limits: Sequence[tuple[int, int]]) -> list[range]:
 
 def _roundest(first: int, last: int) -> int:
     """The number in `first..last` that is divisible by the greatest power of two; `first` > 0."""
+    # The highest bit in which first - 1 and last differ is 1 in last: with zeros below it, last is
+    # still above first - 1.
     shift = ((first - 1) ^ last).bit_length() - 1
     return last >> shift << shift

@@ -17,15 +17,15 @@ STEPS_BETWEEN: Final = 3
 FAST_PROBES: Final = 2
 """Fast probes in a row after which a worker is fit."""
 MAX_DELAY: Final = 64
-"""How many times longer the wait for a probe becomes at most."""
+"""Factor by which the wait for a probe grows at most."""
 
 
 class Probes:
     """The probes of one worker.
 
     Attributes:
-        is_on_standby: Whether the worker is on standby.
-        due_at: When the next one is due, monotonic seconds; infinite if none is.
+        is_on_standby: True if the worker is on standby.
+        due_at: Time at which the next one is due, monotonic seconds; infinite if none is.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class Probes:
         """Note that the worker is on standby; repeated in each generation of the others."""
         if self.is_on_standby:
             return
+        # The delay doubles with each eviction of this worker, and is never reset.
         self._rest_s = STEPS_BETWEEN * eviction.step_s * self._delay
         self._delay = min(2 * self._delay, MAX_DELAY)
         self._threshold_s = eviction.threshold_s

@@ -18,11 +18,11 @@ from holdfast.core.balance.estimate import median
 from holdfast.core.balance.times import StepTimes
 
 SLOWER: Final = 3.0
-"""How many times the usual wait is too long."""
+"""Factor above the usual wait from which a wait is too long."""
 LEAST_NS: Final = 5_000_000
 """A wait that is always usual: shorter ones vary too much."""
 STEPS: Final = 3
-"""How many steps in a row it takes to tell."""
+"""Steps in a row after which a host counts as slow, or as fast again."""
 LEAST_USUAL: Final = 5
 """Steps after which it is known what is usual."""
 WINDOW: Final = 64
@@ -34,8 +34,8 @@ class SlowLink:
 
     Attributes:
         host: Its place among the hosts.
-        factor: What the others wait for it, of what is usual.
-        is_slow: Whether it is slower.
+        factor: Wait of the others for it, relative to the usual one.
+        is_slow: True if it is slower.
     """
 
     host: int
@@ -59,6 +59,7 @@ class SlowLinks:
 
     def observe(self, times: Sequence[StepTimes]) -> list[SlowLink]:
         """Take the times of each member in a step; returns what has changed with it."""
+        # A single step tells nothing: each host is counted for, and against, by steps in a row.
         blamed = self._blamed(times)
         found = []
         for host in self._usual:
@@ -75,11 +76,13 @@ class SlowLinks:
 
     def _blamed(self, times: Sequence[StepTimes]) -> dict[int, float]:
         """The host that has delayed others, if any, and how long they waited, of what is usual."""
+        # The longest wait of each host, and the host that it waited for.
         waits: dict[int, tuple[int, int]] = {}
         for receiver, each in zip(self._hosts, times, strict=True):
             waits[receiver] = max(waits.get(receiver, (0, 0)), (each.link_ns, each.link_host))
         slow = {}
         for receiver, (wait_ns, sender) in waits.items():
+            # Only waits that are not too long move what is usual.
             usual = self._usual[receiver]
             known_ns = max(median(usual) if usual else 0, LEAST_NS)
             if len(usual) >= LEAST_USUAL and wait_ns >= SLOWER * known_ns:
@@ -88,8 +91,10 @@ class SlowLinks:
                 usual.append(wait_ns)
         if not slow:
             return {}
+        # One host alone waits too long: it sends late itself; see the module.
         if len(slow) == 1:
             return {receiver: factor for receiver, (_, factor) in slow.items()}
+        # The host that appears in most of the long waits, on either side; then the longest wait.
         involved = Counter([*slow, *(sender for sender, _ in slow.values())])
         late = dict(slow.values())
         host = max(involved, key=lambda each: (involved[each], late.get(each, 0.0)))

@@ -17,11 +17,11 @@ from holdfast.core.balance.estimate import median
 from holdfast.core.balance.times import StepTimes
 
 SLOWER: Final = 1.3
-"""How many times the usual time a shard of a worker takes that has slowed down."""
+"""Factor above its usual time from which a worker has slowed down."""
 RECOVERED: Final = 1.15
-"""The same, at most, of a worker that is as fast as before."""
+"""Factor up to which a worker is as fast as before."""
 STEPS: Final = 3
-"""How many steps in a row it takes to tell."""
+"""Steps in a row after which a worker counts as slow, or as fast again."""
 CERTAIN: Final = 5
 """Steps in a row in which another reason is found that replaces the first one."""
 LEAST_USUAL: Final = 5
@@ -33,7 +33,7 @@ NEW_USUAL: Final = 32
 
 @enum.unique
 class Reason(enum.Enum):
-    """What the additional time of a worker goes to."""
+    """Cause of a worker's additional time."""
 
     DATA = "data"
     THROTTLING = "throttling"
@@ -47,8 +47,8 @@ class Slowdown:
 
     Attributes:
         rank: The worker.
-        factor: What a shard takes, of what is usual.
-        reason: Why; None once it is as fast as before.
+        factor: Time of a shard, relative to the usual one.
+        reason: Cause; None once it is as fast as before.
     """
 
     rank: int
@@ -58,7 +58,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """Where the time of a worker's shards went, seconds of one shard."""
+    """Parts of the time of a worker's shards, seconds of one shard."""
 
     total: float
     data: float
@@ -74,14 +74,14 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Worker:
-    """What is known of one worker.
+    """History of one worker's shards.
 
     Attributes:
         usual: Its newest shards of usual speed.
         recent: Its last ones.
-        slow, well: How many of the last ones in a row were slow, or as before.
-        reason: Why it has slowed down; None if it has not.
-        found, times_found: What the last steps say, and in how many in a row.
+        slow, well: Number of the last ones in a row that were slow, or as before.
+        reason: Cause of its slowdown; None if it has not slowed down.
+        found, times_found: Cause that the last steps show, and in how many in a row.
     """
 
     usual: deque[_Shard] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -106,6 +106,7 @@ class _Worker:
         usual = _typical(self.usual, _total) if self.usual else shard.total
         self.slow = self.slow + 1 if shard.total >= SLOWER * usual else 0
         self.well = self.well + 1 if shard.total <= RECOVERED * usual else 0
+        # Slow shards become usual only if they stay slow for long, or if few are known yet.
         if not self.slow and self.reason is None:
             self.usual.append(shard)
         elif len(self.usual) < LEAST_USUAL or (self.slow >= NEW_USUAL and self.reason is None):
@@ -114,7 +115,7 @@ class _Worker:
 
     @property
     def factor(self) -> float:
-        """What its last shards took, of what is usual."""
+        """Time of its last shards, relative to the usual one."""
         return _typical(self.recent, _total) / _typical(self.usual, _total)
 
 
@@ -131,12 +132,12 @@ class Slowdowns:
 
         Args:
             ranks: The members.
-            times: Of each.
-            counts: How many shards each has computed.
+            times: Times of each.
+            counts: Number of shards that each has computed.
         """
         members = [self._workers.setdefault(rank, _Worker()) for rank in ranks]
         for worker, each, count in zip(members, times, counts, strict=True):
-            if count:
+            if count:  # without shards there is nothing to measure
                 worker.add(_Shard.of(each, count))
         return [
             found
@@ -145,7 +146,7 @@ class Slowdowns:
         ]
 
     def reason_of(self, rank: int) -> Reason | None:
-        """Why a worker is slower than it was; None if it is not, or that is not known."""
+        """Cause of a worker's slowdown; None without one, or if the cause is not known."""
         worker = self._workers.get(rank)
         return None if worker is None else worker.reason
 
@@ -156,6 +157,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
         return Slowdown(rank, worker.factor, None)
     if worker.slow < STEPS or len(worker.usual) < LEAST_USUAL:
         return None
+    # If another worker slowed down nearly as much, the cause is common to them.
     others = (each for each in members if each is not worker and each.usual)
     if any(worker.factor < SLOWER * each.factor for each in others if each.reason is None):
         return None
@@ -165,7 +167,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
 
 
 def _reason(worker: _Worker) -> Reason:
-    """What took at least half of the additional time; contention if nothing is known to have.
+    """Cause of at least half of the additional time; contention if none is known.
 
     A worker that is stopped also waits for its samples, since what reads them is stopped with it.
     More computation takes even more time where cores are shared, so it counts by itself.
@@ -174,6 +176,7 @@ def _reason(worker: _Worker) -> Reason:
     def rise(part: Callable[[_Shard], float]) -> float:
         return _mean(worker.recent, part) - _mean(worker.usual, part)
 
+    # From the most certain cause to the least: a limit that stopped the worker shows in the others.
     half = rise(_total) / 2
     if rise(lambda shard: shard.throttled) >= half:
         return Reason.THROTTLING

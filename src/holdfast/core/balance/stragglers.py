@@ -24,9 +24,9 @@ class Straggler:
 
     Attributes:
         rank: The worker.
-        reason: Why it is slow, in words.
+        reason: Cause of its slowness, in words.
         threshold_s: It may return once a shard takes it no longer, seconds.
-        step_s: What a step takes without it, seconds.
+        step_s: Time of a step without it, seconds.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Straggler:
     step_s: float
 
     def because(self, reason: Reason | None) -> Straggler:
-        """The same, with what its additional time goes to; None if that is not known."""
+        """Add the cause of its additional time; None if that is not known."""
         return self if reason is None else replace(self, reason=f"{self.reason} ({reason.value})")
 
 
@@ -44,7 +44,7 @@ class StragglerFinder:
 
     Args:
         ranks: The members.
-        num_shards: Of a step.
+        num_shards: Shards of a step.
     """
 
     def __init__(self, ranks: Sequence[int], num_shards: int) -> None:
@@ -62,6 +62,7 @@ class StragglerFinder:
         self._slow_steps = self._slow_steps + 1 if is_slow else 0
         if self._slow_steps < SLOW_STEPS:
             return None
+        # It must leave only if the others alone are as fast as all together with the best plan.
         shards = self._num_shards
         step_s = makespan(others, fastest(others, shards))
         if step_s > makespan(costs, fastest(costs, shards)):

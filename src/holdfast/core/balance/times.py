@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StepTimes(NamedTuple):
-    """What one worker has measured since it last shared its times.
+    """Measurements of one worker since it last shared its times.
 
     Shards and the rest are of this step. Waits, the reduction and what follows it are of the step
     before, since times are shared before the sum of a step.
@@ -15,8 +15,8 @@ class StepTimes(NamedTuple):
         shards_ns: In its shards: `data_ns`, `forward_ns`, `backward_ns` and `collect_ns`.
         rest_ns: In the rest of the step, without waits for other workers.
         plan: A digest of the plan that it has followed: all must have the same.
-        processor_ns: How long its thread ran in shards.
-        throttled_ns: How long a processor limit of its control group has stopped it, and for how
+        processor_ns: Time that its thread ran in shards.
+        throttled_ns: Time that a processor limit of its control group has stopped it, and for how
             long heat or a power limit has slowed down its GPU.
         memory_permille: The part of the memory in use, of its host or its GPU.
         link_host, link_ns: The host whose partial sums it has waited for longest, and how long.

@@ -1,1 +1,1 @@
-"""When checkpoints are saved, what becomes of them, and which one a run resumes from. Pure."""
+"""Decisions on checkpoints: when to save, keep and delete them, and which one to load. Pure."""

@@ -39,8 +39,8 @@ class CheckpointInterval:
         """Take note of what a checkpoint has cost.
 
         Args:
-            stall_s: How long the workers were held up, seconds.
-            write_s: How long it took until it was written, seconds.
+            stall_s: Time that the workers were held up, seconds.
+            write_s: Time until it was written, seconds.
         """
         self._stall_s = stall_s
         self._write_s = write_s
@@ -55,6 +55,8 @@ class CheckpointInterval:
             return self._given_s
         if self._stall_s is None:
             return FIRST_S
+        # With no failure yet the prior keeps the mean finite.
         between_failures_s = (now - self._began_at + PRIOR_S) / (self._failures + 1)
+        # Half of the time at most goes into writing, whatever the formula says.
         best_s = math.sqrt(2 * self._stall_s * between_failures_s)
         return min(max(best_s, 2 * self._write_s), MAX_S)

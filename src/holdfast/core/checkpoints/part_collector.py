@@ -27,7 +27,7 @@ _Key = tuple[int, int]
 
 
 class Saving:
-    """What one agent knows of checkpoints that are not published yet.
+    """Checkpoints of one agent that are not published yet.
 
     Attributes:
         result: The newest result.
@@ -47,7 +47,7 @@ class Saving:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether some workers have staged a checkpoint that others have not."""
+        """True if some workers have staged a checkpoint that others have not."""
         staged = (part for parts in self._staged.values() for part in parts.values())
         return any(not part.in_memory for part in staged)
 
@@ -61,8 +61,10 @@ class Saving:
         parts[event.rank] = part
         if len(parts) < part.count:
             return []
+        # All workers of the host have staged it: no failure can take it back any more.
         del self._staged[generation, part.number]
         complete = PrepareCheckpoint(generation, dict(sorted(parts.items())))
+        # What is written to disk is newer than the snapshot, which is of no more use.
         if not part.in_memory:
             self._snapshot = None
             return [complete]
@@ -83,6 +85,7 @@ class Saving:
         """Take note of a result of this generation; returns what to do with its draft."""
         completed = list[CompleteCheckpoint]()
         while self._drafts and self._drafts[0].number <= result.number:
+            # A host that missed a result has older drafts: all but the newest of them have failed.
             draft = self._drafts.popleft()
             self.result = result
             if draft.number < result.number:
@@ -99,6 +102,7 @@ class Saving:
 
     def begin_generation(self, generation: int) -> None:
         """Note that the workers resume in a generation, so older ones stage nothing more."""
+        # What some workers have staged and others have not can never be complete.
         self._oldest = generation
         self._snapshot = None
         self._staged.clear()

@@ -28,7 +28,7 @@ class Verify:
 
     Attributes:
         step: Its step.
-        is_held: Whether this member has it.
+        is_held: True if this member has it.
     """
 
     step: int
@@ -40,7 +40,7 @@ class NothingLeft:
     """No member has a checkpoint left.
 
     Attributes:
-        any_offered: Whether some member had one at first.
+        any_offered: True if some member had one at first.
     """
 
     any_offered: bool
@@ -62,7 +62,7 @@ class Skipped:
     """No member resumes from the candidate.
 
     Attributes:
-        is_different: Whether members have verified different states of it; else none has.
+        is_different: True if members have verified different states of it; else none has.
     """
 
     is_different: bool
@@ -77,8 +77,9 @@ def whole_on(
     Args:
         hosts: The members of each host.
         members: All of them, by rank.
-        digests: What each has brought, in that order.
+        digests: Digest of each, in that order.
     """
+    # Without one share a host lacks the state, however well the others were read.
     failed = {rank for rank, digest in zip(members, digests, strict=True) if digest == NONE}
     lost = {rank for ranks in hosts if failed & set(ranks) for rank in ranks}
     by_rank = zip(members, digests, strict=True)
@@ -92,7 +93,7 @@ class RestoreAgreement:
         steps: The steps of the checkpoints that its host has.
 
     Attributes:
-        skipped: Those that were skipped, in order.
+        skipped: Steps that were skipped, in order.
     """
 
     def __init__(self, steps: Iterable[int]) -> None:
@@ -108,6 +109,7 @@ class RestoreAgreement:
 
     def on_offers(self, offers: Sequence[int]) -> Verify | NothingLeft:
         """Decide by the offers of all members."""
+        # The newest first: it loses the least work.
         self._candidate = max(offers)
         if self._candidate == NONE:
             return NothingLeft(self._any_offered)
@@ -117,6 +119,7 @@ class RestoreAgreement:
     def on_digests(self, digests: Sequence[int]) -> Agreed | Skipped:
         """Decide by the digests of all members; after `Skipped` they offer again."""
         verified = tuple(index for index, digest in enumerate(digests) if digest != NONE)
+        # Different digests mean that a checkpoint is not what was saved; it is not known which.
         if len({digests[index] for index in verified}) == 1:
             return Agreed(verified)
         if self.offer == self._candidate:

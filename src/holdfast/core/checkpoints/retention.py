@@ -1,4 +1,4 @@
-"""Which checkpoints retention verifies, keeps and deletes. Pure.
+"""Retention: decides which checkpoints are verified, kept and deleted. Pure.
 
 Kept are the newest ones that were read back from the storage and match their digests, that of the
 best evaluation, the first one at or after each multiple of some steps, and those that are pinned.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """What a job wants to be kept, apart from what is pinned and that of the best evaluation.
+    """Checkpoints that a job keeps, apart from pinned ones and that of the best evaluation.
 
     Attributes:
-        last: How many of the newest, at least 1.
+        last: Number of the newest to keep, at least 1.
         every: The first at or after each multiple of so many steps; 0 keeps none for that.
     """
 
@@ -33,7 +33,7 @@ class RetentionPolicy:
 
 
 class Condition(enum.Enum):
-    """What is known of a checkpoint."""
+    """Knowledge of a checkpoint's bytes."""
 
     UNVERIFIED = enum.auto()
     VERIFIED = enum.auto()
@@ -42,7 +42,7 @@ class Condition(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """Why a checkpoint is kept."""
+    """Cause for which a checkpoint is kept."""
 
     LAST = "last"
     BEST = "best"
@@ -61,10 +61,10 @@ class FoundCheckpoint:
     Attributes:
         name: Its name.
         step: Its step.
-        condition: What is known of it.
+        condition: Knowledge of its bytes.
         best_step: The step of the best evaluation so far, if the job looks for one; only known of
             a verified checkpoint.
-        is_pinned: Whether it is never deleted.
+        is_pinned: True if it is never deleted.
     """
 
     name: str
@@ -76,12 +76,12 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do next.
+    """Next step of retention.
 
     Attributes:
         verify: The checkpoint to verify before anything is decided; None once all is known.
         delete: The checkpoints to delete, newest first.
-        has_verified: Whether there is a verified one, so that corrupt ones can be quarantined.
+        has_verified: True if there is a verified one, so that corrupt ones can be quarantined.
     """
 
     verify: str | None = None
@@ -96,15 +96,17 @@ def decide(
 
     Args:
         checkpoints: All checkpoints, newest first.
-        policy: What to keep.
-        verify_all: Whether to verify all of the newest, or only one of them.
+        policy: Rules of the job.
+        verify_all: True to verify all of the newest; False for only one of them.
     """
     kept = reasons(checkpoints, policy)
     usable = _usable(checkpoints)
     has_verified = any(each.condition == _VERIFIED for each in usable[: policy.last])
     verify_last = verify_all or not has_verified
+    # Those that nothing keeps. What takes their place must be verified before they go.
     old = [each for each in usable if each.name not in kept]
     thinned = {policy.period_of(each.step) for each in old}
+    # One at a time, newest first: the result may change what is kept.
     for each in usable:
         why = kept.get(each.name, ())
         replaces = Reason.EVERY in why and policy.period_of(each.step) in thinned
@@ -117,13 +119,14 @@ def decide(
 def reasons(
     checkpoints: Sequence[FoundCheckpoint], policy: RetentionPolicy
 ) -> dict[str, tuple[Reason, ...]]:
-    """Why each checkpoint is kept, as far as is known; those that may be deleted are left out.
+    """Causes for which each checkpoint is kept, as far as is known; those to delete are left out.
 
     Args:
         checkpoints: All checkpoints, newest first.
-        policy: What to keep.
+        policy: Rules of the job.
     """
     usable = _usable(checkpoints)
+    # The newest verified manifest knows the best evaluation up to its step.
     newest = usable[: policy.last]
     verified = (each for each in newest if each.condition == _VERIFIED)
     best = _best(usable, next((each.best_step for each in verified), None))

@@ -19,7 +19,7 @@ class CheckpointTracker:
     """Tracks the checkpoint that a generation writes, and the result of the newest one.
 
     Args:
-        every_s: How long after one the next is requested, seconds; 0 for never, None for as long
+        every_s: Time after one until the next is requested, seconds; 0 for never, None for as long
             as costs least.
         now: This process's monotonic clock, seconds, as in every `now` here.
 
@@ -54,7 +54,7 @@ class CheckpointTracker:
         self._has_resumed = True
 
     def next_deadline(self) -> float | None:
-        """When to request the next checkpoint; None for never."""
+        """Time at which to request the next checkpoint; None for never."""
         return self._due if self._is_timed and not self.requested else None
 
     def request_if_due(self, generation: int, now: float) -> bool:
@@ -71,7 +71,7 @@ class CheckpointTracker:
             self.result = result
 
     def has_result_for(self, status: Status) -> bool:
-        """Whether an agent still waits for a result that is known."""
+        """True if an agent still waits for a result that is known."""
         result = self.result
         return (
             result is not None
@@ -89,6 +89,7 @@ class CheckpointTracker:
         draft = status.draft
         if draft is None or self.has_result_for(status):
             return False
+        # Hosts may be a checkpoint apart: a draft with a higher number ends the wait for the lower.
         newest = max((each.number for each in self._drafts.values()), default=0)
         if draft.number > newest:
             self._drafts.clear()
@@ -96,6 +97,7 @@ class CheckpointTracker:
             self._drafts[status.host] = draft
         if not self._drafts.keys() >= set(hosts):
             return False
+        # All hosts have reported this number: its result is decided once and for all.
         self.result = _result(status.generation, self._drafts)
         drafts = self._drafts.values()
         if not self.result.error:
@@ -113,7 +115,7 @@ class CheckpointTracker:
 
 
 def _result(generation: int, drafts: Mapping[str, Draft]) -> CheckpointResult:
-    """What becomes of the drafts of all hosts."""
+    """Result of the drafts of all hosts."""
     any_draft = next(iter(drafts.values()))
     roots = {host: draft.root for host, draft in drafts.items() if not draft.error}
     if not roots:

@@ -1,1 +1,1 @@
-"""Where workers run: shares of a host, and agents that are replaced."""
+"""Placement of workers: shares of a host, and agents that are replaced."""

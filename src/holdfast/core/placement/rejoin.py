@@ -21,10 +21,10 @@ class RejoinDelay:
         self._delay_s = 0.0
 
     def after(self, served_s: float) -> float:
-        """How long to wait now, seconds.
+        """Time to wait now, seconds.
 
         Args:
-            served_s: How long the host took part since it joined, seconds.
+            served_s: Time that the host took part since it joined, seconds.
         """
         longer_s = min(max(MIN_DELAY_S, 2 * self._delay_s), MAX_DELAY_S)
         self._delay_s = longer_s if served_s < SOON_S else 0.0

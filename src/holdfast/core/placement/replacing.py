@@ -21,15 +21,15 @@ EARLY_S: Final = 30.0
 """An agent that ends this soon after its start has served for nothing, seconds."""
 MAX_EARLY_ENDS: Final = 5
 JOIN_S: Final = 15.0
-"""How long an agent takes to join, with all that it imports, seconds."""
+"""Time that an agent takes to join, with all that it imports, seconds."""
 MARGIN_S: Final = 3.0
-"""How long before a host is taken away its agent is stopped, seconds."""
+"""Time from the stop of an agent until its host is taken away, seconds."""
 MIN_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
 
 
 class PlaceState(enum.Enum):
-    """Where an agent is in its life, as its engine knows it."""
+    """Stage of an agent's life, as its engine knows it."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -39,14 +39,14 @@ class PlaceState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an agent is.
+    """State and host of an agent.
 
     Attributes:
-        state: How it is.
-        host: What the engine calls its host; empty while it has none.
-        cause: Why it ended, in words.
-        succeeded: Whether it ended by itself, because the run is over.
-        deadline_unix_s: When the host is taken away from it, if that is known.
+        state: Stage of its life.
+        host: Name of its host for the engine; empty while it has none.
+        cause: Cause of its end, in words.
+        succeeded: True if it ended by itself, because the run is over.
+        deadline_unix_s: Time at which the host is taken away from it, if that is known.
     """
 
     state: PlaceState
@@ -60,7 +60,7 @@ class Replacing:
     """The agents of one run.
 
     Args:
-        wanted: How many the run needs.
+        wanted: Number of agents that the run needs.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -79,6 +79,7 @@ class Replacing:
         """
         if now < self._resume_at:
             return []
+        # One whose host will be taken away is replaced before it ends.
         staying = len(self._started) - len(self._leaving)
         names = [f"agent-{self._number + each + 1}" for each in range(self._wanted - staying)]
         self._number += len(names)
@@ -103,15 +104,16 @@ class Replacing:
         """The names of the agents to stop now, because their hosts will be taken away.
 
         Args:
-            places: Where agents are.
+            places: State and host of each agent.
             now: Monotonic seconds.
-            unix_s: The same moment as Unix seconds.
+            unix_s: Unix time of the same moment, seconds.
         """
         staying = [
             name
             for name, place in places.items()
             if place.state is PlaceState.RUNNING and name not in self._leaving
         ]
+        # A leaving agent is stopped once its successor has joined, at the latest at the deadline.
         have_successors = len(staying) >= self._wanted
         return [
             name
@@ -122,10 +124,11 @@ class Replacing:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether agents end as soon as they are started."""
+        """True if agents end as soon as they are started."""
         return self._early_ends >= MAX_EARLY_ENDS
 
     def _end(self, name: str, now: float) -> None:
+        # The first early end may be chance: only those in a row delay the next start.
         is_early = now - self._started.pop(name) < EARLY_S
         self._leaving.pop(name, None)
         self._early_ends = self._early_ends + 1 if is_early else 0

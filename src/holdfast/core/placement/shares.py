@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one worker may use.
+    """Share of a host that one worker may use.
 
     Attributes:
         cpus: The numbers of its CPUs; empty: all those of its agent.
@@ -30,12 +30,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the workers of a run need on one host.
+    """Needs of a run's workers on one host.
 
     Attributes:
-        workers: How many there are.
-        cpus, gpus: Of each worker.
-        memory_bytes: Of each worker; 0: not limited.
+        workers: Number of workers.
+        cpus, gpus: CPUs and GPUs of each worker.
+        memory_bytes: Memory of each worker; 0: not limited.
     """
 
     workers: int
@@ -46,11 +46,11 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What a process may use of its host.
+    """Resources of a host that a process may use.
 
     Attributes:
         cpus: The CPUs that it may run on.
-        max_cpus: How many of them at a time, by the limit of a container.
+        max_cpus: Most of them at a time, by the limit of a container.
         gpus: The GPUs that it may use.
         memory_bytes: All memory.
         available_bytes: Memory that is not in use now.
@@ -65,14 +65,14 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a run uses on a host.
+    """Resources that a run uses on a host.
 
     Attributes:
         run: The name of its run directory.
         pid: The process that holds the claim.
         ticket: Its number in the line of those that wait, from 1; 0 once it has begun.
-        cpus, gpus: What it uses; nothing while it waits.
-        memory_bytes: How much memory its workers may use.
+        cpus, gpus: Its CPUs and GPUs; none while it waits.
+        memory_bytes: Memory that its workers may use.
     """
 
     run: str
@@ -89,11 +89,11 @@ class Shortage:
 
     Attributes:
         what: `CPUs`, `GPUs` or `memory`; amounts of memory are bytes.
-        each: What each worker needs.
-        workers: How many workers there are.
-        free: How much is free.
-        total: How much there is.
-        held: What each claim has of it.
+        each: Need of each worker.
+        workers: Number of workers.
+        free: Free amount.
+        total: Amount that there is.
+        held: Amount that each claim has.
     """
 
     what: str
@@ -105,12 +105,12 @@ class Shortage:
 
     @property
     def is_final(self) -> bool:
-        """Whether there is too little even without any claim."""
+        """True if there is too little even without any claim."""
         return self.total < self.each * self.workers
 
 
 def shortages(needs: Needs, supply: Supply, claims: Sequence[Claim]) -> list[Shortage]:
-    """What is lacking now for the workers of a run; nothing if they fit."""
+    """Resources that the workers of a run lack now; nothing if they fit."""
     memory = [(claim, claim.memory_bytes) for claim in claims]
     # A run may not have touched yet what it has claimed, and others may use memory without a claim.
     unclaimed = max(0, supply.memory_bytes - sum(amount for _, amount in memory))
@@ -160,6 +160,7 @@ def first_free(taken: Collection[int]) -> int:
 
 def _num_free_cpus(supply: Supply, claims: Iterable[Claim]) -> int:
     free = _free(supply.cpus, (claim.cpus for claim in claims))
+    # The limit of a container counts for all runs in it together.
     used = len(supply.cpus) - len(free)
     return max(0, min(len(free), supply.max_cpus - used))
 

@@ -37,6 +37,6 @@ def lanes_of(worker: int, num_workers: int, num_lanes: int) -> range:
     Args:
         worker: Its position among the workers of its host.
         num_workers: Workers of its host.
-        num_lanes: See `cells`.
+        num_lanes: Defined in `cells`.
     """
     return range(worker, num_lanes, num_workers)

@@ -19,8 +19,8 @@ def wrong_ranks(digests: Mapping[int, int], before: Mapping[int, int] | None = N
     contradicts its own earlier digest is wrong, if it is the only one.
 
     Args:
-        digests: What the ranks found, all at the same time.
-        before: What some ranks, not necessarily the same ones, found earlier for the same thing.
+        digests: Digests that the ranks found, all at the same time.
+        before: Digests that some ranks, not necessarily these, found earlier for the same thing.
 
     Returns:
         The wrong ranks in order; empty if none is wrong, or if it cannot be told which.

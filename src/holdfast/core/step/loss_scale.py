@@ -41,7 +41,7 @@ class LossScale:
 
     @property
     def value(self) -> int:
-        """What losses are multiplied by."""
+        """Factor of the loss."""
         return 1 << self.log2
 
     def after(self, *, is_finite: bool) -> LossScale:

@@ -54,11 +54,11 @@ class Plan:
         return range(first, first + self.counts[rank])
 
     def work_items(self, rank: int) -> list[WorkItem]:
-        """What `rank` computes in every step: its shards one by one."""
+        """Work of `rank` in every step: its shards one by one."""
         return [WorkItem.of_shard(shard) for shard in self.shards_of(rank)]
 
     def merged_work_items(self, rank: int, num_leaves: int) -> list[WorkItem]:
-        """What `rank` computes in every step if each worker merges its shards into one leaf.
+        """Work of `rank` in every step if each worker merges its shards into one leaf.
 
         Args:
             rank: A member of this plan.
@@ -102,7 +102,7 @@ def plan_step(
     Args:
         num_shards: Shards of a step.
         num_workers: Workers of the job.
-        shards_per_worker: What the job prescribes, for all of its workers.
+        shards_per_worker: Shards of each of the job's workers, if the job prescribes them.
         num_members: Workers in this generation; all by default. With fewer the plan is even.
 
     Raises:

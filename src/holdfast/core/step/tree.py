@@ -112,10 +112,12 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
         merge: `merge(left, right)` adds slot `right` into slot `left` and frees `right`.
     """
     assert table[node] == ABSENT, f"node {node} was finished twice"
+    # As a binary counter carries: the node and its sibling become their parent, and so on.
     table[node] = slot
     while node != ROOT and table[node ^ 1] != ABSENT:
         left = table[node & ~1]
         right = table[node | 1]
+        # A sum with nothing is the other one, so no slot is added or freed.
         if EMPTY not in (left, right):
             merge(left, right)
         table[node & ~1] = table[node | 1] = ABSENT
@@ -124,7 +126,7 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
 
 
 def covers(table: Sequence[int], node: int) -> bool:
-    """Whether a worker with this table has accounted for `node`, alone or in a sum above it."""
+    """True if a worker with this table has accounted for `node`, alone or in a sum above it."""
     while node >= ROOT:
         if table[node] != ABSENT:
             return True
@@ -148,6 +150,7 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
 
     def highest(node: int) -> list[int] | None:
         """The nodes at and below `node`; None where it holds no shard."""
+        # Some worker holds the node itself: nothing below it is passed on.
         if any(row[node] != ABSENT for row in rows):
             return [node]
         if node >= first_padding - num_shards:
@@ -156,6 +159,7 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
         right = highest(2 * node + 1)
         if left is None:
             return right
+        # Both children are complete here, if on different workers: their sum can be passed on.
         both = left == [2 * node] and right in (None, [2 * node + 1])
         return [node] if both else [*left, *(right or [])]
 
@@ -165,7 +169,7 @@ def frontier(tables: Iterable[Sequence[int]], num_shards: int) -> list[int]:
 def reduction(
     tables: Mapping[int, Sequence[int]], num_shards: int, root: int = ROOT
 ) -> Term | None:
-    """How the partial sums of all workers combine into one node.
+    """Term by which the partial sums of all workers combine into one node.
 
     Args:
         tables: The table of each rank: slot, ABSENT or EMPTY by node.
@@ -179,6 +183,7 @@ def reduction(
     num_leaves = num_shards
 
     def term(node: int) -> Term | None:
+        # A partial sum that exists is used whole: it was formed along this tree already.
         for rank, table in tables.items():
             if table[node] != ABSENT:
                 return None if table[node] == EMPTY else Partial(rank, table[node])
@@ -187,6 +192,7 @@ def reduction(
             return None
         left = term(2 * node)
         right = term(2 * node + 1)
+        # A side without samples adds nothing, not even a zero.
         if left is None or right is None:
             return right if left is None else left
         return Add(left, right)

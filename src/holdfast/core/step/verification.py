@@ -26,17 +26,18 @@ def checked_shards(plan: Plan, place: int, step: int, rate: float) -> list[int]:
 
     Args:
         plan: For the members there are.
-        place: Which of them.
+        place: Position of the member.
         step: Steps committed before.
         rate: The least share of shards to check, 0 or MIN_SHARE to 1.
     """
+    # Shards are numbered through all steps, as if the plan had always been this one.
     shards = plan.shards_of(place)
     first = step * len(shards)
     return [shard for at, shard in enumerate(shards) if is_checked(first + at, rate)]
 
 
 def is_checked(number: int, rate: float) -> bool:
-    """Whether the `number`-th shard that a rank computes is checked.
+    """True if the `number`-th shard that a rank computes is checked.
 
     Args:
         number: From 0.
@@ -45,6 +46,7 @@ def is_checked(number: int, rate: float) -> bool:
     if rate <= 0:
         return False
     stride = _stride(rate)
+    # One shard in each range of `stride`; the ranges form pairs, whose offsets move irrationally.
     pair, second = divmod(number // stride, 2)
     return number % stride == math.floor((pair * _GOLDEN + second * _LEAP) % 1 * stride)
 
