@@ -82,7 +82,7 @@ def run_plain(
     batch = batch or WORKLOADS[workload].batch_size
     count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "holdfast_bench.peers.plain", "--workload", workload]
+        command = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", workload]
         command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
         command += ["--threads", str(threads), "--batch", str(batch)]
         command += ["--world-size", str(processes), "--store", f"{folder}/store"]

@@ -27,7 +27,7 @@ from holdfast.runs.run import LaunchOptions, run
 from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.systems import OURS
 from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window
-from holdfast_bench.peers.faulted_script import LaunchedProcesses, ProcessSpec
+from holdfast_bench.trial import Launch, ProcessSpec
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 600.0
@@ -105,7 +105,7 @@ class Runner:
                 )
                 for rank in range(self.workers)
             ]
-            with LaunchedProcesses(ranks, Path(folder)) as launch:
+            with Launch(ranks, Path(folder)) as launch:
                 if not launch.wait(result.exists, TIMEOUT_S):
                     raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
             windows: list[dict[str, Any]] = json.loads(result.read_bytes())
