@@ -15,16 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS
-from holdfast_bench.faulted_run import WORKERS, FaultedRun
-from holdfast_bench.peers.faulted_script import START_TIMEOUT_S, LaunchedProcesses
 from holdfast_bench.peers.systems import Peer
+from holdfast_bench.trial import WORKERS, Launch, LiveRun, injure
 
 EVERY_S: Final = 15.0
 """Seconds from one kill to the next."""
@@ -45,39 +42,23 @@ class Goodput:
     kills: int
 
 
-class _RepeatedKills(FaultedRun):
-    """Kills one of the workers again and again.
-
-    Attributes:
-        goodput: The rate with kills as a share of that without.
-    """
-
-    goodput = 0.0
-
-    def inject(self, arena: Arena) -> None:  # noqa: ARG002  # events say enough
-        began = time.time()
-        self._pass()
-        for _ in range(KILLS):
-            started = {e["rank"]: e["pid"] for e in self.events("worker-started")}
-            os.kill(started[self.chance.randrange(WORKERS)], signal.SIGKILL)
-            self._pass()
-        commits = [
-            (line["time_unix_s"], line["samples"])
-            for line in json_lines.read(self.run_dir / METRICS)
-            if "loss" in line
-        ]
-        self.goodput = _share(commits, began)
-
-    def _pass(self) -> None:
-        until = time.monotonic() + EVERY_S
-        self.wait(lambda: time.monotonic() >= until)
-
-
 def of_holdfast(workload: str, chance: random.Random) -> Goodput:
     """The goodput of holdfast."""
-    run = _RepeatedKills(chance)
-    run.run(workload)
-    return Goodput(run.goodput, KILLS)
+    return injure(workload, chance, partial(_kill_again_and_again, chance))
+
+
+def _kill_again_and_again(chance: random.Random, live: LiveRun) -> Goodput:
+    def pass_interval() -> None:
+        until = time.monotonic() + EVERY_S
+        live.wait(lambda: time.monotonic() >= until)
+
+    began = time.time()
+    pass_interval()
+    for _ in range(KILLS):
+        os.kill(live.records.pid_of(chance.randrange(WORKERS)), signal.SIGKILL)
+        pass_interval()
+    commits = [(line["time_unix_s"], line["samples"]) for line in live.records.steps()]
+    return Goodput(_share(commits, began), KILLS)
 
 
 def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Goodput:
@@ -88,34 +69,25 @@ def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Go
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         commands = peer.commands(python, ["--workload", workload, "--dir", folder])
-        with LaunchedProcesses(commands, Path(folder)) as launch:
-
-            def is_warm() -> bool:
-                return all(len(launch.steps(rank)) >= WARM_STEPS for rank in range(WORKERS))
-
-            if not launch.wait(is_warm, START_TIMEOUT_S):
-                raise HoldfastError(f"no steps of {peer.name} within {START_TIMEOUT_S:.0f} s")
+        with Launch(commands, Path(folder)) as launch:
+            launch.wait_for_steps(WARM_STEPS)
             began = time.monotonic()
             kills = 0
-            _pass(launch)
+            launch.wait(lambda: False, EVERY_S)
             for _ in range(KILLS):
                 rank = chance.randrange(WORKERS)
                 with suppress(ProcessLookupError):
                     os.kill(launch.steps(rank)[-1]["pid"], signal.SIGKILL)
                     kills += 1
-                _pass(launch)
+                launch.wait(lambda: False, EVERY_S)
             steps = [
                 {**step, "rank": rank} for rank in range(WORKERS) for step in launch.steps(rank)
             ]
     return Goodput(_share(_counted(steps), began), kills)
 
 
-def _pass(launch: LaunchedProcesses) -> None:
-    launch.wait(lambda: False, EVERY_S)
-
-
 def _counted(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """When each part of a step was first done; parts that are computed again do not count."""
+    """The first time that each part of a step was done; one that is computed again counts once."""
     first: dict[tuple[int, int], float] = {}
     for step in steps:
         key = int(step["step"]), int(step["rank"])

@@ -28,68 +28,46 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError, JobError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast_bench import goodput
 from holdfast_bench.arguments import count, parser_of
-from holdfast_bench.faulted_run import (
-    RUN_TIMEOUT_S,
-    WORKERS,
-    FaultedRun,
-    max_committed,
-    min_committed,
-)
-from holdfast_bench.peers.faulted_script import Recovery
 from holdfast_bench.peers.systems import Peer, installed
 from holdfast_bench.results.figures import Spread, ratio, spread
+from holdfast_bench.trial import RUN_TIMEOUT_S, WORKERS, LiveRun, Recovery, injure
 from holdfast_bench.workloads import WORKLOADS
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-class _SignalWorker(FaultedRun):
-    """Signals one of the workers.
-
-    Args:
-        number: The signal.
-        chance: Draws the worker and the moment.
-
-    Attributes:
-        recovery: The times of the recovery.
-    """
-
-    def __init__(self, number: signal.Signals, chance: random.Random) -> None:
-        super().__init__(chance)
-        self._number = number
-        self.recovery = Recovery()
-
-    def inject(self, arena: Arena) -> None:
-        rank = self.chance.randrange(WORKERS)
-        generation = arena.newest_generation
-        began = time.monotonic()
-        os.kill(self.pid_of(rank), self._number)
-        self.wait(lambda: arena.newest_generation > generation)
-        self._note("announced", began)
-        before = max_committed(arena)
-        self.wait(lambda: self.events("generation-started")[-1]["number"] > generation)
-        self._note("released", began)
-        self.wait_for_work(arena, rank)
-        self._note("resumed", began)
-        resumed_from = self.events("generation-started")[-1]["step"]
-        self.recovery.lost = max(0, before - resumed_from)
-        self.wait(lambda: min_committed(arena) > resumed_from)
-        self._note("committed", began)
-
-    def _note(self, name: str, began: float) -> None:
-        self.recovery.seconds[name] = time.monotonic() - began
-
-
 def run_holdfast(workload: str, fault: str, chance: random.Random) -> Recovery:
     """Train, signal one worker, and measure the recovery."""
-    run = _SignalWorker(SIGNALS[fault], chance)
-    run.run(workload)
-    return run.recovery
+    return injure(workload, chance, partial(_signal, SIGNALS[fault], chance))
+
+
+def _signal(number: signal.Signals, chance: random.Random, live: LiveRun) -> Recovery:
+    """Signal one of the workers; returns the times of the recovery."""
+    rank = chance.randrange(WORKERS)
+    generation = live.arena.newest_generation
+    recovery = Recovery()
+    began = time.monotonic()
+
+    def note(name: str) -> None:
+        recovery.seconds[name] = time.monotonic() - began
+
+    os.kill(live.records.pid_of(rank), number)
+    live.wait(lambda: live.arena.newest_generation > generation)
+    note("announced")
+    before = max(live.committed())
+    live.wait(lambda: live.newest_start()["number"] > generation)
+    note("released")
+    live.wait_for_work(rank)
+    note("resumed")
+    resumed_from = live.newest_start()["step"]
+    recovery.lost = max(0, before - resumed_from)
+    live.wait(lambda: min(live.committed()) > resumed_from)
+    note("committed")
+    return recovery
 
 
 def run_command(command: str) -> Recovery | None:
@@ -177,7 +155,7 @@ def _row(
 
 
 def _is_whole(recovery: Recovery | None) -> bool:
-    """Whether all workers have committed a step after the failure."""
+    """True if all workers have committed a step after the failure."""
     return recovery is not None and "committed" in recovery.seconds
 
 

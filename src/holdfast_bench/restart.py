@@ -1,7 +1,7 @@
 """From the failure of a worker of a DDP job to the next step of all restarted workers.
 
     ddp        holdfast's own job with `sync: ddp`
-    run        a plain script for torchrun (`bench.peers.launched`), under `holdfast run`
+    run        a plain script for torchrun (`bench.peers.peer_script`), under `holdfast run`
     torchrun   the same script under torchrun, with the settings under which its restarts are
                reliable: a new store for every attempt
 
@@ -20,17 +20,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.arena.memory import Arena
 from holdfast.errors import HoldfastError
 from holdfast_bench.arguments import count, parser_of
-from holdfast_bench.faulted_run import WORKERS, FaultedRun, min_committed
 from holdfast_bench.on_hosts import restart as on_hosts
-from holdfast_bench.peers import launched
-from holdfast_bench.peers.faulted_script import ProcessSpec, time_recovery
-from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.peers import peer_script
+from holdfast_bench.trial import (
+    FAULT_STEP,
+    WORKERS,
+    Launch,
+    LiveRun,
+    ProcessSpec,
+    injure,
+    recover,
+    signal_worker,
+)
 from holdfast_bench.workloads import WORKLOADS
 
 RESTART_TIMEOUT_S: Final = 60.0
@@ -44,41 +51,28 @@ LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
 """The modules that launch the script, with their options."""
 
 
-class _KillDdpWorker(FaultedRun):
-    """Kills one of the workers.
-
-    Attributes:
-        seconds: Until all have committed a step since.
-    """
-
-    def __init__(self, chance: random.Random) -> None:
-        super().__init__(chance)
-        self.seconds = 0.0
-
-    def inject(self, arena: Arena) -> None:
-        killed = self.chance.randrange(WORKERS)
-        generation = arena.newest_generation
-        began = time.monotonic()
-        os.kill(self.pid_of(killed), signal.SIGKILL)
-        self.wait(
-            lambda: self.events("generation-started")[-1]["number"] > generation, RESTART_TIMEOUT_S
-        )
-        begun_from = self.events("generation-started")[-1]["step"]
-        for rank in range(WORKERS):  # until then its words are those of the process before
-            self.wait_for_work(arena, rank, RESTART_TIMEOUT_S)
-        self.wait(lambda: min_committed(arena) > begun_from, RESTART_TIMEOUT_S)
-        self.seconds = time.monotonic() - began
-
-
 def restart_ddp(workload: str, chance: random.Random) -> float:
     """Seconds that a job with `sync: ddp` takes to restart.
 
     Raises:
         HoldfastError: It did not restart.
     """
-    run = _KillDdpWorker(chance)
-    run.run(workload, sync="ddp", checkpoint={"every_steps": launched.EVERY})
-    return run.seconds
+    keys = {"sync": "ddp", "checkpoint": {"every_steps": peer_script.EVERY}}
+    return injure(workload, chance, partial(_kill, chance), **keys)
+
+
+def _kill(chance: random.Random, live: LiveRun) -> float:
+    """Kill one of the workers; returns the seconds until all have committed a step since."""
+    killed = chance.randrange(WORKERS)
+    generation = live.arena.newest_generation
+    began = time.monotonic()
+    os.kill(live.records.pid_of(killed), signal.SIGKILL)
+    live.wait(lambda: live.newest_start()["number"] > generation, RESTART_TIMEOUT_S)
+    begun_from = live.newest_start()["step"]
+    for rank in range(WORKERS):  # until then its words are those of the process before
+        live.wait_for_work(rank, RESTART_TIMEOUT_S)
+    live.wait(lambda: min(live.committed()) > begun_from, RESTART_TIMEOUT_S)
+    return time.monotonic() - began
 
 
 def restart_script(launcher: str, workload: str, chance: random.Random) -> float:
@@ -89,15 +83,15 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
     """
     with tempfile.TemporaryDirectory() as folder:
         module, *options = LAUNCHERS[launcher]
-        script = [launched.__file__, "--workload", workload, "--dir", folder]
+        script = [peer_script.__file__, "--workload", workload, "--dir", folder]
         command = ProcessSpec(
             arguments=[sys.executable, "-m", module, *options, *script],
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         )
-        recovery = time_recovery([command], Path(folder), signal.SIGKILL, chance, RESTART_TIMEOUT_S)
-    if "committed" not in recovery.seconds:
-        raise HoldfastError(f"no step of both workers within {RESTART_TIMEOUT_S:.0f} s")
-    return recovery.seconds["committed"]
+        with Launch([command], Path(folder)) as launch:
+            launch.wait_for_steps(FAULT_STEP)
+            inject = signal_worker(signal.SIGKILL, chance)
+            return recover(launch, inject, RESTART_TIMEOUT_S).committed_s
 
 
 def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
@@ -108,7 +102,10 @@ def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[
         print(f"{workload}, round {number + 1}", file=sys.stderr)
         for way in ways:
             seconds.setdefault(way, []).append(_once(way, workload, chance))
-    return [_row(workload, way, tries, seconds["torchrun"]) for way, tries in seconds.items()]
+    return [
+        {"workload": workload, "way": way, **on_hosts.restarts(tries, seconds["torchrun"])}
+        for way, tries in seconds.items()
+    ]
 
 
 def _once(way: str, workload: str, chance: random.Random) -> float | None:
@@ -120,22 +117,6 @@ def _once(way: str, workload: str, chance: random.Random) -> float | None:
     except HoldfastError as error:
         print(f"{way} failed: {error}", file=sys.stderr)
         return None
-
-
-def _row(
-    workload: str, way: str, tries: Sequence[float | None], theirs: Sequence[float | None]
-) -> dict[str, Any]:
-    done = [seconds for seconds in tries if seconds is not None]
-    pairs = [
-        (other, own) for other, own in zip(theirs, tries, strict=True) if own and other is not None
-    ]
-    return {
-        "workload": workload,
-        "way": way,
-        "restart_s": spread(done, 3) if done else None,
-        "restarts": f"{len(done)} of {len(tries)}",
-        "times_faster": ratio(*zip(*pairs, strict=True)) if pairs else None,
-    }
 
 
 def main() -> None:

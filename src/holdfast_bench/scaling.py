@@ -21,17 +21,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.job import load
 from holdfast.launch.spawn import worker_environment
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS, RunDirectory
-from holdfast.runs.run import run
 from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.trial import train
 from holdfast_bench.workloads import WORKLOADS, job_keys
 
 WARM_STEPS: Final = 8
@@ -51,7 +47,7 @@ PHASES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Throughput:
     """One run: samples per second, and the seconds of each phase if they are known."""
 
     samples_per_s: float
@@ -67,7 +63,7 @@ def run_plain(
     threads: int = 1,
     batch: int | None = None,
     tuned: bool = True,
-) -> Measured:
+) -> Throughput:
     """As many plain processes, under DDP or alone; counted from a common start.
 
     Args:
@@ -82,7 +78,7 @@ def run_plain(
     batch = batch or WORKLOADS[workload].batch_size
     count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "holdfast_bench.peers.plain", "--workload", workload]
+        command = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", workload]
         command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
         command += ["--threads", str(threads), "--batch", str(batch)]
         command += ["--world-size", str(processes), "--store", f"{folder}/store"]
@@ -106,33 +102,31 @@ def run_plain(
         raise HoldfastError(f"a plain process of {workload} failed; its words are above")
     ends = [[float(end) for end in text.split()] for text in texts]
     rate = sum(steps / (times[-1] - times[0]) for times in ends)
-    return Measured(rate * batch, {})
+    return Throughput(rate * batch, {})
 
 
-def run_holdfast(workload: str, workers: int, steps: int, **keys: Any) -> Measured:
+def run_holdfast(workload: str, workers: int, steps: int, **keys: Any) -> Throughput:
     """One run of holdfast, with more keys of the job; counted from its metrics."""
-    job = load.check({**job_keys(workload, workers, WARM_STEPS + steps), **keys}, where="bench")
-    with tempfile.TemporaryDirectory() as folder:
-        with RunDirectory(Path(folder) / "run", job, resume=False) as directory:
-            run(directory)
-        counted = list(json_lines.read(Path(folder) / "run" / METRICS))[WARM_STEPS:]
+    job = {**job_keys(workload, workers, WARM_STEPS + steps), **keys}
+    with train(job) as records:
+        counted = records.steps()[WARM_STEPS:]
     seconds = sum(line["seconds"] for line in counted)
     phases = {
         column: sum(line["phases"].get(phase, 0.0) for line in counted for phase in phases)
         / seconds
         for column, phases in PHASES.items()
     }
-    return Measured(job.batch * len(counted) / seconds, phases)
+    return Throughput(job["batch"] * len(counted) / seconds, phases)
 
 
-def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Measured]]:
+def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Throughput]]:
     """The systems that are compared, by name."""
     plain = partial(run_plain, workload, workers, steps)
     threads = min(workers, len(os.sched_getaffinity(0)))
     batch = WORKLOADS[workload].batch_size * workers
     one = partial(run_plain, workload, 1, steps, threads=threads, batch=batch)
     ours = partial(run_holdfast, workload, workers, steps)
-    commands: dict[str, Callable[[], Measured]] = {
+    commands: dict[str, Callable[[], Throughput]] = {
         "independent": plain,
         "independent, default malloc": partial(plain, tuned=False),
         ONE: one,
@@ -151,7 +145,7 @@ def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Meas
 
 def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
     """One row per system."""
-    runs: dict[str, list[Measured]] = {}
+    runs: dict[str, list[Throughput]] = {}
     for number in range(rounds):
         for way, measured in ways(workload, workers, steps).items():
             print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
@@ -186,7 +180,7 @@ def main() -> None:
         help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
     )
     parser.add_argument("--workers", type=counts, default="1,2,4", help="World sizes to measure.")
-    parser.add_argument("--steps", type=count, default=48, help="Measured steps.")
+    parser.add_argument("--steps", type=count, default=48, help="Throughput steps.")
     parser.add_argument("--rounds", type=count, default=5, help="Number of measurements.")
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()

@@ -23,7 +23,7 @@ RUN_TIMEOUT_S = 300.0
 
 def plain() -> float:
     """Seconds until a plain process has committed its first step."""
-    command = [sys.executable, "-m", "holdfast_bench.peers.plain", "--workload", "small"]
+    command = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", "small"]
     command += ["--batch", str(Small.batch_size), "--steps", "1"]
     command += ["--rank", "0", "--world-size", "1"]
     began = time.monotonic()

@@ -13,7 +13,7 @@ from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
 from holdfast_bench.qlora.jobs import Setup
 from holdfast_bench.qlora.rows import measured_row, predicted_row, time_model
-from holdfast_bench.qlora.runs import Measured
+from holdfast_bench.qlora.runs import HostTimes
 
 TEN_GBIT = Link(bytes_per_s=10e9 / 8)
 
@@ -90,7 +90,7 @@ def test_a_slow_start_of_several_hosts_pays_off_later():
 def test_more_hosts_are_predicted_from_the_whole_step_of_one():
     """The local reduction of one host also happens on each of several."""
     setup = Setup(size="small", folder=None, batch=2, length=16, steps=6, rank=16)
-    run = Measured(
+    run = HostTimes(
         step_s=[0.10, 0.11, 0.12],
         sync_s=[0.03, 0.03, 0.03],
         wait_s=[0.0, 0.0, 0.0],

@@ -117,10 +117,11 @@ def test_the_page_is_one_file_that_loads_nothing(report, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "report.html"]
     assert not re.findall(r'(?:src|href)\s*=\s*["\']?(?!#|data:)[\w/.]', text)
     assert not re.findall(r"url\((?!data:|#)", text)
-    for figure in report.figures:
-        assert f'id="fig-{figure.name}"' in text
+    for number, figure in enumerate(report.figures, 1):
+        assert f'<h3 id="fig-{number}">{number} · {figure.question}' in text
         assert str(figure.answer).split()[0] in text
     targets = set(re.findall(r'href="#([\w-]+)"', text))
+    assert {"fig-1", "readiness"} <= targets
     assert {each for each in targets if f'id="{each}"' not in text} == set()
     assert not [color for color in LIGHT.values() if color in text.split("</style>")[1]]
 
@@ -138,7 +139,7 @@ def test_a_report_of_one_result_says_what_is_missing(tmp_path):
     assert [figure.name for figure in report.figures] == ["heartbeat"]
     assert "recovery" in report.missing
     text = markdown.write(report, tmp_path).read_text()
-    assert "* Not measured: recovery" in text
+    assert "Not measured: recovery" in text
     page.write(report, tmp_path)
 
 

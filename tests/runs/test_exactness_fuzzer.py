@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_bench.exactness.case import Case, Configuration, Kill, Recipe, dump, load
+from holdfast_bench.exactness.datasets import dataset
 from holdfast_bench.exactness.draw import draw
 from holdfast_bench.exactness.fuzz import (
     NOT_REPRODUCIBLE,
@@ -107,6 +108,11 @@ def test_a_finding_is_shrunk_to_a_case_that_shows_it(tmp_path, monkeypatch):
     assert load(tmp_path / "least.yaml") == Case(
         recipe=Recipe(dropout=0.5), configurations=(Configuration(workers=2),)
     )
+
+
+def test_a_seed_keeps_its_sample_order_where_the_module_of_its_data_has_moved():
+    names = {dataset(Recipe(data=kind)).fingerprint for kind in ("plain", "augmented")}
+    assert names == {f"holdfast.testing.exactness.datasets.Mapped:{Recipe().samples}"}
 
 
 def test_a_file_that_holds_no_case_is_refused(tmp_path):

@@ -48,6 +48,7 @@ def test_a_package_is_packed_with_its_name_and_an_installed_one_is_not(
     assert code.pack(job_of("torch.nn:Linear"), tmp_path) == b""
     assert code.pack(job_of("classification"), tmp_path) == b""
     assert code.pack(job_of("json:loads"), tmp_path) == b""
+    assert code.pack(job_of("holdfast_bench.emulate.task:EmulatedTask"), tmp_path) == b""
 
 
 @pytest.mark.parametrize("task", ["mine.py:main", "/elsewhere/mine.py:main", "inner.deep:main"])

@@ -28,6 +28,8 @@ FOLDER: Final = "code"
 MAX_PACKED_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 """The most that sources may take, unpacked."""
+_OWN: Final = {"holdfast", "holdfast_bench"}
+"""Packages of this distribution: hosts have them, also those that are installed from sources."""
 _INSTALLED: Final = {"site-packages", "dist-packages"}
 _SKIPPED: Final = {"__pycache__", "node_modules", *_INSTALLED}
 _MARKS: Final = {"pyvenv.cfg", "events.jsonl"}
@@ -157,7 +159,7 @@ def _place_of(job: Job) -> str:
 
 def _package(name: str) -> Path | None:
     """The folder or file of a top-level module; None if it is installed, or is not found."""
-    if name == "holdfast":  # every host has it, also where it is installed from its sources
+    if name in _OWN:
         return None
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))

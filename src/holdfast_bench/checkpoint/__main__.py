@@ -26,7 +26,7 @@ from holdfast_bench.checkpoint import floors, loading, memory, saving
 from holdfast_bench.checkpoint.runs import Runner
 from holdfast_bench.checkpoint.saving import Plan
 from holdfast_bench.checkpoint.systems import OURS, PEERS
-from holdfast_bench.peers.launched import state_of, train_step
+from holdfast_bench.peers.peer_script import state_of, train_step
 from holdfast_bench.workloads import WORKLOADS
 
 MEASURES: Final = ("saving", "memory", "floors", "loading")

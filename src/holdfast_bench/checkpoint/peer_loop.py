@@ -25,7 +25,7 @@ from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.savers import Saving, load_into, saver_of
 from holdfast_bench.checkpoint.systems import PEERS
 from holdfast_bench.checkpoint.window import WARM_STEPS, Save, Schedule, Window
-from holdfast_bench.peers.launched import state_of, train_step
+from holdfast_bench.peers.peer_script import state_of, train_step
 from holdfast_bench.workloads import WORKLOADS
 
 NUM_PATHS: Final = 2

@@ -18,16 +18,13 @@ from typing import Any, Final
 from holdfast.checkpoint.exports.weights import read_checkpoint
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.errors import HoldfastError
-from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import worker_environment
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
-from holdfast.runs.run import LaunchOptions, run
+from holdfast.runs.run import LaunchOptions
 from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.systems import OURS
 from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window
-from holdfast_bench.peers.faulted_script import LaunchedProcesses, ProcessSpec
+from holdfast_bench.trial import Launch, ProcessSpec, Records, train
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 600.0
@@ -70,25 +67,21 @@ class Runner:
         Raises:
             HoldfastError: It failed.
         """
-        with self._run(saving, schedule) as run_dir:
-            return [line for line in json_lines.read(run_dir / METRICS) if "loss" in line]
+        with self._run(saving, schedule) as records:
+            return records.steps()
 
     def _ours(self, busy: str, schedule: Schedule) -> Window:
-        with self._run({"every_steps": schedule.every, "busy": busy}, schedule) as run_dir:
-            return _window_of(run_dir, schedule)
+        with self._run({"every_steps": schedule.every, "busy": busy}, schedule) as records:
+            return _window_of(records, schedule)
 
     @contextmanager
-    def _run(self, saving: Mapping[str, object], schedule: Schedule) -> Iterator[Path]:
-        """The directory of one run of holdfast, whose last checkpoint can be read."""
+    def _run(self, saving: Mapping[str, object], schedule: Schedule) -> Iterator[Records]:
+        """The records of one run of holdfast, whose last checkpoint can be read."""
         keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": dict(saving)}
-        job = load.check(keys, where="bench")
         sync_file_system(self.folder)
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            run_dir = Path(folder) / "run"
-            with RunDirectory(run_dir, job, resume=False) as directory:
-                run(directory, LaunchOptions(forks=self.forks))
-            read_checkpoint(find_checkpoint(run_dir))
-            yield run_dir
+        with train(keys, LaunchOptions(forks=self.forks), self.folder) as records:
+            read_checkpoint(find_checkpoint(records.run_dir))
+            yield records
 
     def _of_peer(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
         """One launch of a peer's processes."""
@@ -105,7 +98,7 @@ class Runner:
                 )
                 for rank in range(self.workers)
             ]
-            with LaunchedProcesses(ranks, Path(folder)) as launch:
+            with Launch(ranks, Path(folder)) as launch:
                 if not launch.wait(result.exists, TIMEOUT_S):
                     raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
             windows: list[dict[str, Any]] = json.loads(result.read_bytes())
@@ -119,9 +112,9 @@ class Runner:
         ]
 
 
-def _window_of(run_dir: Path, schedule: Schedule) -> Window:
-    """What a run of holdfast has recorded."""
-    steps = {line["step"]: line for line in json_lines.read(run_dir / METRICS) if "loss" in line}
+def _window_of(records: Records, schedule: Schedule) -> Window:
+    """The window of a run of holdfast."""
+    steps = {line["step"]: line for line in records.steps()}
     saves = tuple(
         Save(
             step=event["step"],
@@ -129,9 +122,8 @@ def _window_of(run_dir: Path, schedule: Schedule) -> Window:
             finished_unix_s=event["time_unix_s"],
             stall_s=_stall_s(steps.get(event["step"] + 1)),
         )
-        for event in json_lines.read(run_dir / EVENTS)
-        if event["event"] == "checkpoint-committed"
-        and (event["step"] < schedule.last or schedule.saves_after(schedule.last))
+        for event in records.events("checkpoint-committed")
+        if event["step"] < schedule.last or schedule.saves_after(schedule.last)
     )
     return Window(
         schedule=schedule,

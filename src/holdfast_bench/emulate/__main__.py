@@ -28,7 +28,8 @@ from holdfast_bench.emulate.model import (
     held_out,
     powers_of_two,
 )
-from holdfast_bench.emulate.runs import Setup, hosts_missing, measure
+from holdfast_bench.emulate.runs import Setup, measure
+from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.results.figures import spread
 
 LARGEST: Final = 1024
@@ -172,7 +173,7 @@ def main() -> None:
     for scaling, measured in found.items():
         rows += emulated_rows(setup, scaling, measured, every)
         rows += predicted_rows(setup, scaling, measured[0][0], model)
-    missing = hosts_missing()
+    missing = Namespaces.what_is_missing()
     absent = {"links: hosts are workers of one host": missing} if missing else {}
     print(json.dumps({"benchmark": "emulate", "absent": absent, "rows": rows}))
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.train import run_job
-from holdfast.job import load
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS, RESULT
-from holdfast.runs.run import LaunchOptions
 from holdfast_bench.emulate.model import Sample
-from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.on_hosts.runs import running
+from holdfast_bench.on_hosts.runs import finished
 
 WARM_STEPS: Final = 2
 TIMEOUT_S: Final = 1800.0
@@ -28,10 +20,10 @@ COMPUTE: Final = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What all runs have in common.
+    """The settings that all runs share.
 
     Attributes:
-        parameters, dtype: What is trained.
+        parameters, dtype: Number and type of the trained parameters.
         compute_s: Compute time of one host's batch; strong scaling divides it among the hosts.
         spread: Standard deviation of compute times, as a share.
         steps: Measured steps.
@@ -80,25 +72,10 @@ def measure(setup: Setup, hosts: int, scaling: str) -> tuple[Sample, list[float]
         "workers": hosts,
         "checkpoint": {"every_steps": 0},
     }
-    steps = _steps(keys, setup, hosts)[WARM_STEPS:]
+    rate = f"{1000 * setup.link_gbit:.0f}mbit"
+    with finished(hosts, rate, keys, setup.network, TIMEOUT_S) as records:
+        steps = records.steps()[WARM_STEPS:]
     return _sample(steps, hosts), [line["seconds"] for line in steps]
-
-
-def hosts_missing() -> str:
-    """Why hosts are workers of one host here, or nothing."""
-    return Namespaces.what_is_missing()
-
-
-def _steps(keys: dict[str, Any], setup: Setup, hosts: int) -> list[dict[str, Any]]:
-    if hosts > 1 and not hosts_missing():
-        with running(hosts, 1, f"{1000 * setup.link_gbit:.0f}mbit", keys, setup.network) as run:
-            run.wait((run.run_dir / RESULT).exists, "the end of the run", TIMEOUT_S)
-            return list(json_lines.read(run.run_dir / METRICS))
-    with tempfile.TemporaryDirectory() as folder:
-        job = load.check(keys, where="bench emulate")
-        run_dir = Path(folder) / "run"
-        run_job(job, LaunchOptions(), run_dir=run_dir, resume=False)
-        return list(json_lines.read(run_dir / METRICS))
 
 
 def _sample(steps: Sequence[Mapping[str, Any]], hosts: int) -> Sample:

@@ -15,10 +15,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from holdfast.data.dataset import MapStyle, stacked
 from holdfast_bench.exactness.case import Recipe
 
 CLASSES: Final = 3
 NOISE: Final = 0.1
+MAPPED: Final = "holdfast.testing.exactness.datasets.Mapped"
+"""The name of `Mapped` in fingerprints, wherever the class is: each seed keeps its sample order."""
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """x_BLF, the lengths B, the classes B."""
@@ -115,8 +118,12 @@ class Streamed(torch.utils.data.IterableDataset[Any]):
         return map(self._samples.__getitem__, range(len(self._samples)))
 
 
-def dataset(recipe: Recipe) -> Arrays | Mapped | Streamed:
+def dataset(recipe: Recipe) -> Arrays | MapStyle | Streamed:
     """The data set of a recipe."""
     if recipe.data == "stream":
         return Streamed(recipe)
-    return Arrays(recipe) if recipe.data in ("numpy", "generator") else Mapped(recipe)
+    if recipe.data in ("numpy", "generator"):
+        return Arrays(recipe)
+    mapped = MapStyle(Mapped(recipe), stacked)
+    mapped.fingerprint = f"{MAPPED}:{len(mapped)}"
+    return mapped

@@ -18,19 +18,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.core.placement.rejoin import MAX_DELAY_S
 from holdfast.errors import HoldfastError
 from holdfast.launch.control import name_of
-from holdfast_bench.faulted_run import FAULT_STEP
 from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.peers import launched
-from holdfast_bench.peers.faulted_script import START_TIMEOUT_S, LaunchedProcesses, ProcessSpec
+from holdfast_bench.peers import peer_script
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.trial import FAULT_STEP, Injury, Launch, ProcessSpec, recover
 
 WORKERS_PER_HOST: Final = 2
 CUT_S: Final = 30.0
@@ -42,7 +42,7 @@ RESTART_TIMEOUT_S: Final = 120.0
 FAULTY_HOST: Final = 2
 AGENT: Final = name_of("holdfast.agent.main")
 """The name of the processes of holdfast's agents, some of which are forks of other processes."""
-TORCHRUN: Final = ("torch.distributed.run", launched.__file__)
+TORCHRUN: Final = ("torch.distributed.run", peer_script.__file__)
 """torchrun's agents and workers; the workers of holdfast end with their agent."""
 
 Row = dict[str, Any]
@@ -60,7 +60,7 @@ class _Trial:
     def __init__(self, hosts: Namespaces, folder: Path, workload: str) -> None:
         self._hosts = hosts
         self._folder = folder
-        self._script = [launched.__file__, "--workload", workload, "--dir", str(folder)]
+        self._script = [peer_script.__file__, "--workload", workload, "--dir", str(folder)]
         self._ranks = range(WORKERS_PER_HOST * len(hosts.numbers))
 
     def holdfast(self) -> list[ProcessSpec]:
@@ -111,48 +111,29 @@ class _Trial:
         """
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
         least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
-        began = time.monotonic()
-        with LaunchedProcesses(commands, self._folder) as launch:
+        workers = len(self._ranks)
+        with Launch(commands, self._folder) as launch:
+            launch.wait_for_steps(FAULT_STEP, workers, START_S + least_s)
+            inject = partial(self._inject, fault, chance)
+            return recover(launch, inject, RESTART_TIMEOUT_S, workers).committed_s
 
-            def is_warm() -> bool:
-                steps = [len(launch.steps(rank)) for rank in self._ranks]
-                return min(steps) >= FAULT_STEP and time.monotonic() > began + START_S + least_s
-
-            if not launch.wait(is_warm, START_TIMEOUT_S):
-                raise HoldfastError(f"no {FAULT_STEP} steps: {launch.last_line()}")
-            fault_at = self._inject(fault, launch, chance)
-            field = "ended" if fault == "host" else "began"  # a step may continue where it was cut
-
-            def first_steps() -> list[float]:
-                return [
-                    next(iter(done))
-                    for rank in self._ranks
-                    if (done := [s["ended"] for s in launch.steps(rank) if s[field] > fault_at])
-                ]
-
-            restarted: Callable[[], bool] = lambda: len(first_steps()) == len(self._ranks)  # noqa: E731
-            if not launch.wait(restarted, RESTART_TIMEOUT_S):
-                raise HoldfastError(f"no step of all workers within {RESTART_TIMEOUT_S:.0f} s")
-            return max(first_steps()) - fault_at
-
-    def _inject(self, fault: str, launch: LaunchedProcesses, chance: random.Random) -> float:
-        """Inject a fault; returns when the restart could begin."""
+    def _inject(self, fault: str, chance: random.Random, launch: Launch) -> Injury:
         if fault == "host":
             self._hosts.cut(FAULTY_HOST)
             time.sleep(CUT_S)
             self._hosts.heal(FAULTY_HOST)
-            return time.monotonic()
+            return Injury(at_s=time.monotonic(), cut=True)
         time.sleep(chance.random() / 10)
         killed = (
             [launch.steps(chance.choice(self._ranks))[-1]["pid"]]
             if fault == "worker"
             else _agents_among(self._hosts.processes(FAULTY_HOST))
         )
-        at = time.monotonic()
+        at_s = time.monotonic()
         for pid in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return at
+        return Injury(at_s=at_s, killed=killed)
 
 
 def _agents_among(pids: list[int]) -> list[int]:
@@ -188,7 +169,10 @@ def _rows_of(
         for way, tries in seconds.items():
             tries.append(_once(way, fault, workload, num_hosts, chance))
             print(f"{workload}, {fault}, round {number + 1}, {way}: {tries[-1]} s", file=sys.stderr)
-    return [_row(fault, way, tries, seconds) for way, tries in seconds.items()]
+    return [
+        {"fault": fault, "way": way, **restarts(tries, seconds["torchrun"])}
+        for way, tries in seconds.items()
+    ]
 
 
 def _once(
@@ -209,21 +193,18 @@ def _once(
             hosts.down()
 
 
-def _row(
-    fault: str,
-    way: str,
-    tries: list[float | None],
-    seconds: Mapping[str, list[float | None]],
-) -> Row:
+def restarts(tries: Sequence[float | None], others: Sequence[float | None]) -> Row:
+    """The columns of a row about restarts; None is one that failed.
+
+    Args:
+        tries: Seconds of each restart.
+        others: Those of the system to compare with.
+    """
     done = [each for each in tries if each is not None]
     pairs = [
-        (other, own)
-        for other, own in zip(seconds["torchrun"], tries, strict=True)
-        if own and other is not None
+        (other, own) for other, own in zip(others, tries, strict=True) if own and other is not None
     ]
     return {
-        "fault": fault,
-        "way": way,
         "restart_s": spread(done, 3) if done else None,
         "restarts": f"{len(done)} of {len(tries)}",
         "times_faster": ratio(*zip(*pairs, strict=True)) if pairs else None,

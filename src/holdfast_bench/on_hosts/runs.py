@@ -21,12 +21,15 @@ from typing import Any, Final
 
 import yaml
 
+from holdfast.api.train import run_job
 from holdfast.errors import HoldfastError
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, METRICS, TOKEN
+from holdfast.job import load
+from holdfast.rundir.run_directory import RESULT, TOKEN
+from holdfast.runs.run import LaunchOptions
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
 from holdfast_bench.results.figures import spread
+from holdfast_bench.trial import Records, wait_until
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 120.0
@@ -50,17 +53,18 @@ class HostsRun:
 
     def __init__(self, made: Namespaces, folder: Path, keys: dict[str, Any], network: str) -> None:
         self.made = made
-        self.run_dir = folder / "run"
+        self.records = Records(folder / "run")
         job = folder / "job.yaml"
         hosts = len(made.numbers)
+        run_dir = self.records.run_dir
         address = made.address(1)
         job.write_text(yaml.safe_dump({**keys, "network": network}))
         if hosts == 1:
-            self._started = [made.start(1, "train", job, "--run", self.run_dir)]
+            self._started = [made.start(1, "train", job, "--run", run_dir)]
             return
-        where = ["--hosts", hosts, "--address", address, "--run", self.run_dir]
+        where = ["--hosts", hosts, "--address", address, "--run", run_dir]
         self._started = [made.start(1, "coordinator", job, *where)]
-        token = self.run_dir / TOKEN
+        token = run_dir / TOKEN
         self.wait(token.exists, "the token")
         join = ["agent", "--join", f"{address}:50051", "--token-file", token]
         self._started += [made.start(number, *join) for number in made.numbers[1:]]
@@ -71,32 +75,21 @@ class HostsRun:
         Raises:
             HoldfastError: It takes too long.
         """
-        deadline = time.monotonic() + timeout_s
-        while not is_there():
-            if time.monotonic() > deadline:
-                printed = "\n".join(map(self.made.output, self.made.numbers))
-                raise HoldfastError(f"{what} took longer than {timeout_s:.0f} s:\n{printed}")
-            time.sleep(POLL_S)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """The events of this name so far."""
-        path = self.run_dir / EVENTS
-        found = json_lines.read(path) if path.exists() else iter(())
-        return [event for event in found if event["event"] == name]
+        if not wait_until(is_there, timeout_s, POLL_S):
+            printed = "\n".join(map(self.made.output, self.made.numbers))
+            raise HoldfastError(f"{what} took longer than {timeout_s:.0f} s:\n{printed}")
 
     def commits(self) -> list[float]:
-        """When each step was committed, Unix time, seconds."""
-        path = self.run_dir / METRICS
-        found = json_lines.read(path) if path.exists() else iter(())
-        return [line["time_unix_s"] for line in found if "time_unix_s" in line]
+        """The times at which steps were committed, Unix time, seconds."""
+        return [line["time_unix_s"] for line in self.records.steps()]
 
     def members(self) -> int:
         """Workers of the newest generation."""
-        started = self.events("generation-started")
+        started = self.records.events("generation-started")
         return len(started[-1]["members"]) if started else 0
 
     def wait_for_commit(self, after: float) -> float:
-        """When the first step after some time was committed."""
+        """The time at which the first step after some time was committed."""
         self.wait(lambda: self.commits()[-1:] > [after], "a commit")
         return next(each for each in self.commits() if each > after)
 
@@ -138,8 +131,30 @@ def running(
             made.down()
 
 
+@contextmanager
+def finished(
+    hosts: int, link: str, keys: dict[str, Any], network: str, timeout_s: float
+) -> Iterator[Records]:
+    """The records of a run that has ended, with a worker on each host.
+
+    Where there are no network namespaces, hosts are workers of one host.
+
+    Raises:
+        HoldfastError: The run failed.
+    """
+    if hosts > 1 and not Namespaces.what_is_missing():
+        with running(hosts, 1, link, keys, network) as run:
+            run.wait((run.records.run_dir / RESULT).exists, "the end of the run", timeout_s)
+            yield run.records
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        run_job(load.check(keys, where="bench"), LaunchOptions(), run_dir=run_dir, resume=False)
+        yield Records(run_dir)
+
+
 def step_rows(hosts: int, workers: int, link: str, workload: str) -> list[Row]:
-    """How long a step takes, for each kind of network."""
+    """Rows of the time of a step, for each kind of network."""
     one = _step_seconds(1, hosts * workers, UNSHAPED, workload, "trusted")
     found = []
     for network in NETWORKS:
@@ -162,7 +177,7 @@ def _step_seconds(hosts: int, workers: int, link: str, workload: str, network: s
 
 
 def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: int) -> list[Row]:
-    """From a fault to the next commit."""
+    """Rows of the time from a fault to the next commit."""
     keys = job_keys(workload, hosts * workers, ENDLESS)
     size = hosts * workers
     seconds: dict[str, list[float]] = {fault: [] for fault in FAULTS}
@@ -183,13 +198,12 @@ def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: in
 
 def _inject(run: HostsRun, fault: str, hosts: int, workers: int) -> float:
     """Inject a fault into the last host; returns the seconds until the next commit without it."""
-    before = len(run.events("generation-started"))
+    before = len(run.records.events("generation-started"))
     began = time.time()
     if fault == FAULTS[0]:
-        newest = {event["rank"]: event["pid"] for event in run.events("worker-started")}
-        os.kill(newest[hosts * workers - 1], signal.SIGKILL)
+        os.kill(run.records.pid_of(hosts * workers - 1), signal.SIGKILL)
     else:
         run.made.cut(hosts)
-    run.wait(lambda: len(run.events("generation-started")) > before, "a new generation")
-    started = run.events("generation-started")[before]
+    run.wait(lambda: len(run.records.events("generation-started")) > before, "a new generation")
+    started = run.records.events("generation-started")[before]
     return run.wait_for_commit(max(began, started["time_unix_s"])) - began

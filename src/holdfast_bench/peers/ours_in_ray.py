@@ -1,6 +1,6 @@
 """The workloads of `bench.workloads` in Ray Train's TorchTrainer, with holdfast.
 
-Each training process logs its steps as `bench.peers.faulted_script` reads them.
+Each training process logs its steps as `bench.trial` reads them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     from ray.train.torch import TorchTrainer
 
     from holdfast.integrations.ray_train import train_loop
-    from holdfast_bench.peers.launched import option_parser
+    from holdfast_bench.peers.peer_script import option_parser
     from holdfast_bench.peers.ray_train import run_config, start_cluster
 
     parser = option_parser(__doc__)

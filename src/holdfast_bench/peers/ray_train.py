@@ -1,4 +1,4 @@
-"""The script of `bench.peers.launched` as Ray Train has it: workers and checkpoints are Ray's."""
+"""The script of `bench.peers.peer_script` as Ray Train has it: workers and saves are Ray's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from holdfast_bench.peers.launched import option_parser
+from holdfast_bench.peers.peer_script import option_parser
 
 PASSED: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "XDG_STATE_HOME")
 
@@ -25,7 +25,7 @@ def train_loop(config: dict[str, Any]) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     from holdfast.rundir.json_lines import JsonLines
-    from holdfast_bench.peers.launched import EVERY, load, log_step, save, train_step
+    from holdfast_bench.peers.peer_script import EVERY, load, log_step, save, train_step
     from holdfast_bench.workloads import WORKLOADS
 
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.torch.torchft_config import TorchftConfig
 
-from holdfast_bench.peers.launched import option_parser
+from holdfast_bench.peers.peer_script import option_parser
 from holdfast_bench.peers.ray_train import run_config, start_cluster
 
 TUNED: Final = {

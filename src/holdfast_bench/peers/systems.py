@@ -26,9 +26,16 @@ from typing import Final
 
 import holdfast
 from holdfast.errors import HoldfastError, JobError
-from holdfast_bench.faulted_run import WORKERS
-from holdfast_bench.peers import launched
-from holdfast_bench.peers.faulted_script import ProcessSpec, Recovery, time_recovery
+from holdfast_bench.peers import peer_script
+from holdfast_bench.trial import (
+    FAULT_STEP,
+    WORKERS,
+    Launch,
+    ProcessSpec,
+    Recovery,
+    recover,
+    signal_worker,
+)
 
 RECOVERY_TIMEOUT_S: Final = 90.0
 """Longer than the default timeouts of torchft (60 s); others that exceed it take minutes."""
@@ -65,7 +72,9 @@ class Peer:
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             commands = self.commands(python, ["--workload", workload, "--dir", folder])
-            return time_recovery(commands, Path(folder), number, chance, RECOVERY_TIMEOUT_S)
+            with Launch(commands, Path(folder)) as launch:
+                launch.wait_for_steps(FAULT_STEP)
+                return recover(launch, signal_worker(number, chance), RECOVERY_TIMEOUT_S)
 
 
 def installed(python: str) -> tuple[list[Peer], dict[str, str]]:
@@ -100,7 +109,7 @@ def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:
     return [
         ProcessSpec(
             arguments=[
-                python, "-m", *launcher, "--max-restarts", "20", launched.__file__, *options,
+                python, "-m", *launcher, "--max-restarts", "20", peer_script.__file__, *options,
             ],
             # Without a store of its own for every attempt, some restarts hang.
             environment={**IMPORTABLE, **ONE_THREAD, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},

@@ -1,4 +1,4 @@
-"""The script of `bench.peers.launched` as torchft has it: each process is a replica group.
+"""The script of `bench.peers.peer_script` as torchft has it: each process is a replica group.
 
 Needs TORCHFT_LIGHTHOUSE in the environment. A step is logged when torchft has committed it.
 """
@@ -14,7 +14,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from holdfast.rundir.json_lines import JsonLines
-from holdfast_bench.peers.launched import log_step, option_parser, train_step
+from holdfast_bench.peers.peer_script import log_step, option_parser, train_step
 from holdfast_bench.workloads import WORKLOADS
 
 TIMEOUT: Final = timedelta(seconds=60)

@@ -22,6 +22,7 @@ import torch
 
 from holdfast.linux.cores import usable_cores
 from holdfast_bench.arguments import count, counts, parser_of
+from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link, recommend
 from holdfast_bench.qlora.jobs import SIZES, Setup
 from holdfast_bench.qlora.rows import (
@@ -35,15 +36,15 @@ from holdfast_bench.qlora.rows import (
     time_model,
     with_bill,
 )
-from holdfast_bench.qlora.runs import Measured, hosts_missing, run_on
+from holdfast_bench.qlora.runs import HostTimes, run_on
 
 
 def measure(
     setup: Setup, link: Link, sizes: Sequence[int], rounds: int
-) -> dict[int, list[Measured]]:
+) -> dict[int, list[HostTimes]]:
     """Run on each number of hosts that this machine has devices for, in turn in each round."""
     devices = torch.cuda.device_count() or usable_cores()
-    found: dict[int, list[Measured]] = {}
+    found: dict[int, list[HostTimes]] = {}
     for number in range(rounds):
         for hosts in (each for each in sizes if each <= devices):
             print(f"{hosts} hosts, round {number + 1}", file=sys.stderr)
@@ -56,7 +57,7 @@ def rows(
     link: Link,
     order: Order,
     sizes: Sequence[int],
-    found: dict[int, list[Measured]],
+    found: dict[int, list[HostTimes]],
     job_file: Path | None,
 ) -> list[Row]:
     """A row for each number of hosts, one for the recommendation, and one for the model."""
@@ -102,7 +103,7 @@ def main() -> None:
         budget=options.budget,
     )
     found = measure(setup, link, sizes, options.rounds)
-    missing = hosts_missing() if any(hosts > 1 for hosts in found) else ""
+    missing = Namespaces.what_is_missing() if any(hosts > 1 for hosts in found) else ""
     print(
         json.dumps(
             {

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast_bench.qlora.cost import Bill, Link, Recommendation, TimeModel, bill
 from holdfast_bench.qlora.jobs import Setup
-from holdfast_bench.qlora.runs import Measured
+from holdfast_bench.qlora.runs import HostTimes
 from holdfast_bench.results.figures import spread
 
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ class Order:
     budget: float | None
 
 
-def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]) -> TimeModel:
+def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[HostTimes]]) -> TimeModel:
     """The time of steps, from what one host took.
 
     The whole step of one host counts as compute time, because its local reduction also happens on
@@ -52,7 +52,7 @@ def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[Measured]]
     )
 
 
-def measured_row(setup: Setup, hosts: int, runs: Sequence[Measured]) -> Row:
+def measured_row(setup: Setup, hosts: int, runs: Sequence[HostTimes]) -> Row:
     """What the steps of some number of hosts took, a value for each round."""
     step = [statistics.median(run.step_s) for run in runs]
     sync = [statistics.median(run.sync_s) for run in runs]
@@ -125,7 +125,7 @@ def recommendation_row(order: Order, found: Recommendation) -> Row:
     }
 
 
-def model_row(setup: Setup, link: Link, run: Measured) -> Row:
+def model_row(setup: Setup, link: Link, run: HostTimes) -> Row:
     """What was trained, and the sizes of its parts."""
     return {
         "measure": "model",

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.api.train import run_job
-from holdfast.job import load
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, METRICS, RESULT, SYSTEM
-from holdfast.runs.run import LaunchOptions
-from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.on_hosts.runs import running
+from holdfast.rundir.run_directory import RESULT, SYSTEM
+from holdfast_bench.on_hosts.runs import finished
 from holdfast_bench.qlora.cost import Link
+from holdfast_bench.trial import Records
 
 WARM_STEPS: Final = 3
 """Steps at the start that are not counted."""
@@ -37,8 +33,8 @@ Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What the steps of a run took.
+class HostTimes:
+    """Times of the steps of a run on some number of hosts.
 
     Attributes:
         step_s, sync_s, wait_s: Of each counted step; what it reduced, and waited for others.
@@ -55,43 +51,29 @@ class Measured:
     weights: Mapping[str, Any]
 
 
-def hosts_missing() -> str:
-    """Why several hosts are workers of one host here, or nothing."""
-    return Namespaces.what_is_missing()
-
-
-def run_on(hosts: int, keys: dict[str, Any], link: Link) -> Measured:
+def run_on(hosts: int, keys: dict[str, Any], link: Link) -> HostTimes:
     """Run a job with a worker on each of some hosts.
 
     Args:
-        hosts: How many.
-        keys: Of the job.
-        link: Of each host.
+        hosts: Number of hosts.
+        keys: Keys of the job.
+        link: Link of each host.
 
     Raises:
         HoldfastError: The run failed.
     """
-    if hosts == 1 or hosts_missing():
-        return _on_one_host(keys)
     rate = f"{8 * link.bytes_per_s / 1e6:.0f}mbit"
-    with running(hosts, 1, rate, keys, "tls") as on_hosts:
-        on_hosts.wait((on_hosts.run_dir / RESULT).exists, "the end of the run", TIMEOUT_S)
-        return _measured(on_hosts.run_dir)
+    with finished(hosts, rate, keys, "tls", TIMEOUT_S) as records:
+        return _measured(records)
 
 
-def _on_one_host(keys: dict[str, Any]) -> Measured:
-    with tempfile.TemporaryDirectory() as folder:
-        job = load.check(keys, where="bench qlora")
-        run_job(job, LaunchOptions(), run_dir=Path(folder) / "run", resume=False)
-        return _measured(Path(folder) / "run")
-
-
-def _measured(run_dir: Path) -> Measured:
-    steps = [line for line in json_lines.read(run_dir / METRICS) if "loss" in line]
+def _measured(records: Records) -> HostTimes:
+    run_dir = records.run_dir
+    steps = records.steps()
     counted = steps[WARM_STEPS:]
-    began = next(iter(json_lines.read(run_dir / EVENTS)))["time_unix_s"]
+    began = records.events()[0]["time_unix_s"]
     seconds = [line["seconds"] for line in counted]
-    return Measured(
+    return HostTimes(
         step_s=seconds,
         sync_s=[_sum_of(line, SYNC_PHASES) for line in counted],
         wait_s=[_sum_of(line, WAIT_PHASES) for line in counted],

@@ -1,18 +1,38 @@
-"""Markdown: the report as a file with pictures next to it, for a repository."""
+"""Markdown: the report's sections in words, and as a file with pictures next to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from rich.filesize import decimal
 
 from holdfast_bench.report import drawing
-from holdfast_bench.report.conditions import facts
 from holdfast_bench.report.figure import Figure
 from holdfast_bench.report.readiness import SIGNS
 from holdfast_bench.report.report import Report
 from holdfast_bench.report.theme import THEMES, style
+from holdfast_bench.results.conditions import Conditions
 
-FIGURES = "figures"
+FIGURES: Final = "figures"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the report.
+
+    Attributes:
+        key: Name in links.
+        heading: Heading.
+        lines: Lines of Markdown below it.
+    """
+
+    key: str
+    heading: str
+    lines: tuple[str, ...]
 
 
 def write(report: Report, folder: Path) -> Path:
@@ -27,78 +47,152 @@ def write(report: Report, folder: Path) -> Path:
             for figure in report.figures:
                 path = folder / FIGURES / f"{figure.name}-{name}.png"
                 path.write_bytes(drawing.png(figure.draw(tokens)))
+    lines = ["# Benchmark report", "", *results(report)]
+    for section in sections(report):
+        lines += ["", f"## {section.heading}", "", *section.lines]
     path = folder / "report.md"
-    path.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def _lines(report: Report) -> Iterator[str]:
-    yield "# Benchmark report"
-    yield ""
+def results(report: Report) -> Iterator[str]:
+    """The most important results, one a line."""
     for bullet in report.bullets:
-        yield f"* **{bullet.value}.** {bullet.text}{_link(report, bullet.figure)}"
-    yield from _section("Conditions")
-    yield from (f"* {name}: {text}" for name, text in facts(report))
-    yield from _section("Figures")
+        yield f"* **{_text(bullet.value)}.** {_text(bullet.text)}{_link(report, bullet.figure)}"
+
+
+def sections(report: Report) -> Iterator[Section]:
+    """The sections in their order; those without content are left out."""
+    for heading, lines in (
+        ("Conditions", _conditions(report)),
+        ("Figures", _figures(report)),
+        ("Ideal and actual scaling", _scaling(report)),
+        ("Failure scenarios", _scenarios(report)),
+        ("Published elsewhere", _published(report)),
+        ("Recommendations", _recommendations(report)),
+        ("Strengths and limits", _strengths(report)),
+        ("Readiness", _readiness(report)),
+        ("Reproduce", _reproduce()),
+    ):
+        if written := tuple(lines):
+            yield Section(heading.split()[0].lower(), heading, written)
+
+
+def _conditions(report: Report) -> Iterator[str]:
+    """Facts of the machines, one a line; more of a kind if the results differ."""
+    every = report.conditions
+    yield from (f"* Machine: {text}" for text in dict.fromkeys(map(_machine, every)))
+    yield from (f"* Software: {text}" for text in dict.fromkeys(map(_software, every)))
+    loads = [each.load_before for each in every]
+    yield f"* Load: {min(loads):.1f} to {max(loads):.1f} before a benchmark, of the last minute"
+    first = min(each.started for each in every)
+    last = max(each.started for each in every)
+    yield f"* Measured: {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+    yield "* Method: in each round all systems run one after the other; medians, lowest and highest"
+    yield from (f"* Left out: {name}: {_text(why)}" for name, why in report.absent.items())
+
+
+def _machine(machine: Conditions) -> str:
+    gpus = ", ".join(machine.gpus) or "no GPU"
+    return _text(f"{machine.cores} cores of {machine.cpu}, {decimal(machine.memory_bytes)}, {gpus}")
+
+
+def _software(machine: Conditions) -> str:
+    versions = (f"{name} {version}" for name, version in machine.versions.items())
+    return _text(", ".join([machine.system, *versions]))
+
+
+def _figures(report: Report) -> Iterator[str]:
     for number, figure in enumerate(report.figures, 1):
-        yield from _figure(number, figure)
-    yield from (f"* Not measured: {name}" for name in report.missing)
-    if report.scaling:
-        yield from _section("Ideal and actual scaling")
-        sizes, *measured = report.scaling_table
-        yield from _table(sizes, measured)
-    if report.scenarios:
-        yield from _section("Failure scenarios")
-        rows = [
-            (each.name, each.recovery, each.expected, each.happened, "yes" if each.passed else "NO")
-            for each in report.scenarios
-        ]
-        yield from _table(("scenario", "recovery", "expected", "happened", "passed"), rows)
-    yield from _section("Published elsewhere")
-    yield "On other machines and models; no ratio is formed with these figures."
-    yield ""
-    names = ("quantity", "published elsewhere", "measured here", "same thing?")
-    yield from _table(
-        names,
-        [
-            (r.quantity, r.published, ours or "–", f"{r.same}: {r.why}")
-            for r, ours in report.references
-        ],
-    )
-    yield from _section("Recommendations")
-    yield from _table(
-        ("question", "set", "because"),
-        [
-            (each.question, f"`{each.setting}`", f"{each.reason}{_link(report, each.figure)}")
-            for each in report.recommendations
-        ],
-    )
-    for heading, said in (("Strengths", report.strengths), ("Limits", report.limits)):
-        yield from _section(heading)
-        yield from (f"* {text}{_link(report, figure)}" for text, figure in said)
-    yield from _section("Readiness")
-    rows_ = [(a.name, f"{SIGNS[a.status]} {a.status}", f"`{a.test}`") for a in report.aspects]
-    yield from _table(("aspect", "status", "shown by"), rows_)
-    yield from _section("Reproduce")
-    yield from (
-        "```console",
-        "$ holdfast bench all --output results",
-        "$ holdfast report results",
-        "```",
-    )
+        yield f"### {number} · {figure.question}"
+        yield from ("", _text(figure.answer), "", *picture(figure), "", _text(figure.caption), "")
+        yield f"Data `{figure.source}.json` · `{figure.command}`{figure.rounds}"
+        yield ""
+    if report.missing:
+        yield f"Not measured: {', '.join(report.missing)}"
 
 
-def _section(heading: str) -> Iterator[str]:
-    yield from ("", f"## {heading}", "")
-
-
-def _figure(number: int, figure: Figure) -> Iterator[str]:
-    yield from (f"### {number} · {figure.question}", "", str(figure.answer), "")
+def picture(figure: Figure) -> Iterator[str]:
+    """The lines that show the pictures of a figure."""
     dark, light = (f"{FIGURES}/{figure.name}-{name}.png" for name in ("dark", "light"))
     yield "<picture>"
     yield f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">'
     yield f'  <img src="{light}" width="720" alt="{figure.question}">'
-    yield from ("</picture>", "", f"{figure.caption} Data: `{figure.source}.json`.", "")
+    yield "</picture>"
+
+
+def _scaling(report: Report) -> Iterator[str]:
+    if report.scaling:
+        names, *rows = report.scaling_table
+        yield from _table(names, rows)
+
+
+def _scenarios(report: Report) -> Iterator[str]:
+    if report.scenarios:
+        yield "A scenario passes if the weights equal those of a run without a failure, too."
+        yield ""
+        yield from _table(
+            ("Scenario", "Recovery", "Expected", "Happened", "Passed"),
+            (
+                (
+                    each.name,
+                    each.recovery,
+                    each.expected,
+                    each.happened,
+                    "✓" if each.passed else "✕",
+                )
+                for each in report.scenarios
+            ),
+        )
+
+
+def _published(report: Report) -> Iterator[str]:
+    yield "Figures of other systems’ own reports, on other machines and models. No ratio is formed"
+    yield "with them."
+    yield ""
+    yield from _table(
+        ("Quantity", "Published elsewhere", "Measured here", "Same thing?"),
+        (
+            (each.quantity, each.published, ours or "–", f"{each.same} · {each.why}")
+            for each, ours in report.references
+        ),
+    )
+
+
+def _recommendations(report: Report) -> Iterator[str]:
+    yield from _table(
+        ("Question", "Set", "Because"),
+        (
+            (each.question, f"`{each.setting}`", f"{each.reason}{_link(report, each.figure)}")
+            for each in report.recommendations
+        ),
+    )
+
+
+def _strengths(report: Report) -> Iterator[str]:
+    for heading, said in (("Strengths", report.strengths), ("Limits", report.limits)):
+        yield from (f"### {heading}", "")
+        yield from (f"* {_text(text)}{_link(report, figure)}" for text, figure in said)
+        yield ""
+
+
+def _readiness(report: Report) -> Iterator[str]:
+    yield from _table(
+        ("Aspect", "Status", "Shown by"),
+        ((a.name, f"{SIGNS[a.status]} {a.status}", f"`{a.test}`") for a in report.aspects),
+    )
+
+
+def _reproduce() -> Iterator[str]:
+    yield "```console"
+    yield "$ holdfast bench all --output results"
+    yield "$ holdfast report results"
+    yield "```"
+
+
+def _text(text: object) -> str:
+    """A text in which nothing is taken for HTML."""
+    return html.escape(str(text), quote=False)
 
 
 def _link(report: Report, figure: str) -> str:
@@ -106,7 +200,7 @@ def _link(report: Report, figure: str) -> str:
     return "" if number is None else f" (figure {number})"
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield "|---" * len(names) + "|"
     for row in rows:

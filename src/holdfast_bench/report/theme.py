@@ -14,13 +14,23 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib import font_manager
 
+from holdfast.views.dashboard import theme as dashboard
+
 Tokens = Mapping[str, str]
 
 FONTS: Final = Path(__file__).parent / "fonts"
+_SHARED: Final = (
+    "panel", "bg", "inset", "line", "grid", "ink", "ink2", "ink3", "kelp", "amber", "red", "blue",
+)  # fmt: skip
+"""Surfaces, text and status colors of the dashboard."""
+
+
+def _shared(colors: dashboard.Colors) -> dict[str, str]:
+    return {name: getattr(colors, name) for name in _SHARED}
+
+
 LIGHT: Final[dict[str, str]] = {
-    "panel": "#FFFFFF", "bg": "#F3F6F4", "inset": "#EBF1EE", "line": "#D6E0DC", "grid": "#E7EDEA",
-    "ink": "#14211F", "ink2": "#445854", "ink3": "#586B67",
-    "kelp": "#4E6A17", "amber": "#8A5700", "red": "#B3342B", "blue": "#1C66A8",
+    **_shared(dashboard.LIGHT),
     "holdfast": "#6D8D24", "torchrun": "#15538F", "torchft": "#A77BC8", "ray": "#7A4310",
     "ddp": "#3E4F4B", "published": "#6A7D79",
     "detect": "#B3352B", "restart": "#C77A12", "init": "#EBC583", "state": "#2A74BA",
@@ -28,9 +38,7 @@ LIGHT: Final[dict[str, str]] = {
     "kelp-tint": "#DCE6C6", "red-tint": "#F6DEDB", "amber-tint": "#F8EBD6",
 }  # fmt: skip
 DARK: Final[dict[str, str]] = {
-    "panel": "#101B1E", "bg": "#0B1315", "inset": "#17262A", "line": "#213337", "grid": "#1B2B2F",
-    "ink": "#E6EFED", "ink2": "#A9BBB8", "ink3": "#8A9F9C",
-    "kelp": "#A9C45E", "amber": "#E8A33D", "red": "#F27B72", "blue": "#7DB7EC",
+    **_shared(dashboard.DARK),
     "holdfast": "#A9C45F", "torchrun": "#5B9BE0", "torchft": "#D9BDF0", "ray": "#B8713A",
     "ddp": "#7C918E", "published": "#7F9490",
     "detect": "#F27B73", "restart": "#E8A33E", "init": "#7E622F", "state": "#4A8FD8",

@@ -28,6 +28,7 @@ from holdfast.rundir.run_directory import EVENTS, RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
 from holdfast_bench.arguments import parser_of
+from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.scenarios import on_hosts
 from holdfast_bench.scenarios.scenario import (
     CHECKPOINT_EVERY,
@@ -120,7 +121,7 @@ def main() -> None:
     if unknown := set(options.scenarios.split(",")) - set(NAMES):
         parser.error(f"no scenario {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     chosen = [each for each in SCENARIOS if each.name in options.scenarios.split(",")]
-    missing = on_hosts.what_is_missing()
+    missing = Namespaces.what_is_missing()
     absent = {each.name: missing for each in chosen if each.hosts > 1 and missing}
     with tempfile.TemporaryDirectory() as folder:
         rows = measure([each for each in chosen if each.name not in absent], Path(folder))

@@ -6,18 +6,12 @@ import json
 from typing import Any, Final
 
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, RECOVERIES, RESULT
-from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast.rundir.run_directory import RECOVERIES, RESULT
 from holdfast_bench.on_hosts.reduction import UNSHAPED
 from holdfast_bench.on_hosts.runs import running
 from holdfast_bench.scenarios.scenario import CUT_STEP, Outcome, outcome
 
 HOSTS: Final = 2
-
-
-def what_is_missing() -> str:
-    """Why there are no hosts on this machine, or nothing."""
-    return Namespaces.what_is_missing()
 
 
 def run_scenario(keys: dict[str, Any]) -> Outcome:
@@ -32,8 +26,9 @@ def run_scenario(keys: dict[str, Any]) -> Outcome:
     with running(HOSTS, keys["workers"] // HOSTS, UNSHAPED, keys, "tls") as run:
         run.wait(lambda: len(run.commits()) >= CUT_STEP, f"step {CUT_STEP}")
         run.made.cut(HOSTS)
-        run.wait((run.run_dir / RESULT).exists, "the end of the run")
-        result = json.loads((run.run_dir / RESULT).read_text(encoding="utf-8"))
-        events = list(json_lines.read(run.run_dir / EVENTS))
-        recoveries = list(json_lines.read(run.run_dir / RECOVERIES))
+        run_dir = run.records.run_dir
+        run.wait((run_dir / RESULT).exists, "the end of the run")
+        result = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
+        events = run.records.events()
+        recoveries = list(json_lines.read(run_dir / RECOVERIES))
     return outcome(events, recoveries, result["weights_sha256"])

@@ -9,8 +9,9 @@ import pytest
 
 from conftest import holdfast_processes
 from holdfast.errors import HoldfastError, JobError
+from holdfast_bench import trial
 from holdfast_bench.peers import systems
-from holdfast_bench.peers.faulted_script import LaunchedProcesses, ProcessSpec, time_recovery
+from holdfast_bench.trial import FAULT_STEP, Launch, ProcessSpec, signal_worker
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,9 @@ def workers(*, relaunched):
 
 def recover(tmp_path, number, *, relaunched, timeout_s=30.0):
     commands = workers(relaunched=relaunched)
-    return time_recovery(commands, tmp_path, number, random.Random(0), timeout_s)
+    with Launch(commands, tmp_path) as launch:
+        launch.wait_for_steps(FAULT_STEP)
+        return trial.recover(launch, signal_worker(number, random.Random(0)), timeout_s)
 
 
 def test_a_recovery_ends_with_a_step_of_the_survivor_and_of_the_replacement(tmp_path):
@@ -59,7 +62,7 @@ def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
         environment={"MARK": str(tmp_path)},
         relaunched=True,
     )
-    with LaunchedProcesses([command], tmp_path) as launch:
+    with Launch([command], tmp_path) as launch:
         assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
     assert holdfast_processes(str(tmp_path)) == []
 

@@ -1,0 +1,445 @@
+"""Trial: a run or a launch of another system that is started, waited for, injured and read back.
+
+    train      a run of holdfast, from its start to its end
+    injure     a run of holdfast in this process, which gets a fault at a random moment of a step
+    Launch     the processes of any system; each rank logs its steps to `rank-N.jsonl`
+    recover    a launch, one of whose workers gets a fault
+
+A line of `rank-N.jsonl` has the process id, the step, the world size, and when the step began and
+ended, in seconds of the machine's monotonic clock. The program that launches the processes does not
+matter, so holdfast and other systems are timed in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from holdfast.arena.find import open_arena
+from holdfast.arena.memory import Arena, Phase, Word
+from holdfast.errors import HoldfastError
+from holdfast.job import load
+from holdfast.launch.child import KILL_TIMEOUT_S
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
+from holdfast.runs.controls import Controls
+from holdfast.runs.run import LaunchOptions, run
+from holdfast_bench.workloads import job_keys
+
+WORKERS: Final = 2
+FAULT_STEP: Final = 25
+RUN_TIMEOUT_S: Final = 300.0
+START_TIMEOUT_S: Final = 240.0
+AGENT_TIMEOUT_S: Final = 10.0
+"""Longest time until an agent has opened its host's memory."""
+POLL_S: Final = 0.001
+LOG_POLL_S: Final = 0.005
+"""Costs no precision: the times come from the log."""
+AT_WORK: Final = (
+    Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.COLLECT, Phase.REDUCE, Phase.OPTIMIZER,
+)  # fmt: skip
+OUTPUT: Final = "output"
+"""The file for all that the processes of a launch print."""
+
+Line = dict[str, Any]
+T = TypeVar("T")
+
+
+def wait_until(
+    happened: Callable[[], bool],
+    timeout_s: float,
+    poll_s: float,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Poll until `happened()`; False after the timeout.
+
+    Args:
+        happened: The condition.
+        timeout_s, poll_s: Limit, and time between polls.
+        check: Called between polls; raises if waiting is in vain.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        check()
+        time.sleep(poll_s)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Lines that a run of holdfast has recorded so far.
+
+    Attributes:
+        run_dir: The run directory.
+    """
+
+    run_dir: Path
+
+    def events(self, *names: str) -> list[Line]:
+        """The events of these names; all without one."""
+        lines = _lines(self.run_dir / EVENTS)
+        return [event for event in lines if event["event"] in names or not names]
+
+    def steps(self) -> list[Line]:
+        """The steps; one that was computed again is there twice."""
+        return [line for line in _lines(self.run_dir / METRICS) if "loss" in line]
+
+    def pid_of(self, rank: int) -> int:
+        """The newest process of a rank."""
+        started = self.events("worker-started")
+        return int([event["pid"] for event in started if event["rank"] == rank][-1])
+
+
+def _lines(path: Path) -> list[Line]:
+    return list(json_lines.read(path)) if path.exists() else []
+
+
+@contextmanager
+def train(
+    keys: Mapping[str, Any], options: LaunchOptions | None = None, folder: Path | None = None
+) -> Iterator[Records]:
+    """The records of a run that has ended; its directory is deleted afterwards.
+
+    Args:
+        keys: Keys of the job.
+        options: Options of the run.
+        folder: Where the run directory is made; by default, among temporary files.
+
+    Raises:
+        HoldfastError: The run failed.
+    """
+    job = load.check(dict(keys), where="bench")
+    with tempfile.TemporaryDirectory(dir=folder) as inner:
+        with RunDirectory(Path(inner) / "run", job, resume=False) as directory:
+            run(directory, options or LaunchOptions())
+        yield Records(Path(inner) / "run")
+
+
+class LiveRun:
+    """A run of holdfast in another thread of this process.
+
+    Attributes:
+        records: Its records.
+        arena: The memory of its host: events are too slow to measure milliseconds.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.records = Records(run_dir)
+        self.arena: Arena
+        self.over = False
+
+    def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
+        """Poll every millisecond until `happened()`.
+
+        Raises:
+            HoldfastError: It did not happen in time, or the run has ended.
+        """
+        error = HoldfastError(f"the expected event did not happen within {timeout_s:.0f} s")
+
+        def check() -> None:
+            if self.over:
+                raise error
+
+        if not wait_until(happened, timeout_s, POLL_S, check):
+            raise error
+
+    def wait_for_work(self, rank: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
+        """Poll every millisecond until a rank computes a step.
+
+        Raises:
+            HoldfastError: It did not in time.
+        """
+        self.wait(lambda: Phase(self.arena[rank, Word.PHASE]) in AT_WORK, timeout_s)
+
+    def committed(self) -> list[int]:
+        """Steps that each worker has committed."""
+        return [self.arena[rank, Word.COMMITTED] for rank in range(WORKERS)]
+
+    def newest_start(self) -> Line:
+        """The event of the newest generation."""
+        return self.records.events("generation-started")[-1]
+
+    def open_arena(self) -> None:
+        """Wait for the first agent, and open its arena."""
+        self.wait(lambda: bool(self.records.events("agent-started")))
+        pid = self.records.events("agent-started")[0]["pid"]
+        found = list[int | None]()
+
+        def is_open() -> bool:  # not while the process executes its program
+            found.append(open_arena(pid))
+            return found[-1] is not None
+
+        self.wait(is_open, AGENT_TIMEOUT_S)
+        fd = found[-1]
+        assert fd is not None
+        self.arena = Arena(fd)
+        self.arena.close()  # the mapping stays
+
+
+def injure(
+    workload: str, chance: random.Random, inject: Callable[[LiveRun], T], **keys: object
+) -> T:
+    """Train until the fault's step, inject the fault, and stop the run.
+
+    Args:
+        workload: Name of the workload.
+        chance: Draws the moment within a step.
+        inject: Injects the fault; returns a measurement once the run has recovered.
+        keys: Keys of the job that override those of the workload.
+
+    Raises:
+        HoldfastError: The run ended before it recovered.
+    """
+    controls = Controls()
+    job = load.check({**job_keys(workload, WORKERS, steps=10_000), **keys}, where="benchmark")
+    results = list[T]()
+    errors = list[Exception]()
+    with tempfile.TemporaryDirectory() as folder:
+        live = LiveRun(Path(folder) / "run")
+
+        def watch() -> None:
+            try:
+                live.open_arena()
+                live.wait(lambda: min(live.committed()) >= FAULT_STEP)
+                seconds = [line["seconds"] for line in live.records.steps() if line["step"] > 1]
+                time.sleep(chance.random() * statistics.median(seconds))
+                results.append(inject(live))
+            except Exception as error:  # noqa: BLE001  # raised again where the run was started
+                errors.append(error)
+            finally:
+                controls.stop = True
+
+        with RunDirectory(live.records.run_dir, job, resume=False) as directory:
+            thread = threading.Thread(target=watch)
+            thread.start()
+            try:
+                run(directory, LaunchOptions(controls=controls))
+            finally:
+                live.over = True
+                thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """A process of a launch.
+
+    Attributes:
+        arguments: The program and its arguments.
+        environment: Variables added to those of this process.
+        relaunched: True if it is started again when it exits.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    relaunched: bool = False
+
+
+class Launch:
+    """The processes of one run; they and all that they have started are killed at the end.
+
+    Args:
+        commands: The processes.
+        directory: Working directory; holds their output and logs.
+    """
+
+    def __init__(self, commands: Sequence[ProcessSpec], directory: Path) -> None:
+        self._commands = commands
+        self._directory = directory
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._mark = f"HOLDFAST_BENCH_{uuid.uuid4().hex}"
+
+    def __enter__(self) -> Self:
+        try:
+            for command in self._commands:
+                self._processes.append(self._start(command))
+        except OSError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while (living := _processes_with(self._mark)) and time.monotonic() < deadline:
+            for pid in living:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(LOG_POLL_S)
+        for process in self._processes:
+            process.wait(KILL_TIMEOUT_S)
+
+    def wait(self, happened: Callable[[], bool], timeout_s: float) -> bool:
+        """Poll until `happened()`; False after the timeout.
+
+        Raises:
+            HoldfastError: A process that is not relaunched has exited.
+        """
+        return wait_until(happened, timeout_s, LOG_POLL_S, self._relaunch)
+
+    def wait_for_steps(self, count: int, workers: int = WORKERS, least_s: float = 0.0) -> None:
+        """Wait until each worker has logged so many steps, and for at least so many seconds.
+
+        Raises:
+            HoldfastError: They have not in time, or the launcher has exited.
+        """
+        least = time.monotonic() + least_s
+
+        def is_warm() -> bool:
+            are_there = all(len(self.steps(rank)) >= count for rank in range(workers))
+            return are_there and time.monotonic() > least
+
+        if not self.wait(is_warm, START_TIMEOUT_S):
+            raise HoldfastError(
+                f"no {count} steps within {START_TIMEOUT_S:.0f} s of the start; the last line "
+                f"printed was: {self.last_line()}"
+            )
+
+    def steps(self, rank: int) -> list[Line]:
+        """The steps that a rank has logged."""
+        return list(json_lines.read(self._directory / f"rank-{rank}.jsonl"))
+
+    def last_line(self) -> str:
+        """The last line that any of the processes has printed."""
+        printed = (self._directory / OUTPUT).read_text(errors="replace").splitlines()
+        return printed[-1] if printed else "(nothing)"
+
+    def _relaunch(self) -> None:
+        for index, (command, process) in enumerate(
+            zip(self._commands, self._processes, strict=True)
+        ):
+            if process.poll() is None:
+                continue
+            if not command.relaunched:
+                raise HoldfastError(
+                    f"{' '.join(command.arguments[:3])} exited with status {process.returncode}; "
+                    f"the last line printed was: {self.last_line()}"
+                )
+            self._processes[index] = self._start(command)
+
+    def _start(self, command: ProcessSpec) -> subprocess.Popen[bytes]:
+        with (self._directory / OUTPUT).open("ab") as output:
+            return subprocess.Popen(
+                command.arguments,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **command.environment, self._mark: "1"},
+                start_new_session=True,
+            )
+
+
+def _processes_with(mark: str) -> list[int]:
+    """The living processes that have a word in their environment."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended, or is another user's
+                if mark.encode() in (entry / "environ").read_bytes():
+                    pids.append(int(entry.name))
+    return pids
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """Seconds from a fault until the named events, and steps that had to be recomputed."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    lost: int = 0
+
+    @property
+    def committed_s(self) -> float:
+        """Seconds until all workers have committed a step.
+
+        Raises:
+            HoldfastError: They have not.
+        """
+        if "committed" not in self.seconds:
+            raise HoldfastError("no step of all workers in time")
+        return self.seconds["committed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injury:
+    """A fault that was injected.
+
+    Attributes:
+        at_s: Moment from which a recovery is timed, of the monotonic clock.
+        killed: Processes that do not take part in the recovery.
+        cut: True if a step that began before the fault may continue after it.
+    """
+
+    at_s: float
+    killed: Sequence[int] = ()
+    cut: bool = False
+
+
+def signal_worker(number: signal.Signals, chance: random.Random) -> Callable[[Launch], Injury]:
+    """A fault: one of two workers gets a signal at a random moment of a step."""
+
+    def inject(launch: Launch) -> Injury:
+        before = launch.steps(0)
+        time.sleep(chance.random() * statistics.median(s["ended"] - s["began"] for s in before))
+        pid = launch.steps(chance.randrange(WORKERS))[-1]["pid"]
+        at_s = time.monotonic()
+        os.kill(pid, number)
+        return Injury(at_s=at_s, killed=[pid])
+
+    return inject
+
+
+def recover(
+    launch: Launch, inject: Callable[[Launch], Injury], timeout_s: float, workers: int = WORKERS
+) -> Recovery:
+    """Injure a warm launch, and time the recovery.
+
+    The times are `anyone`, until some worker has done a step that it began after the fault, and
+    `committed`, until all workers of a full world have. A time is absent if that did not happen
+    within `timeout_s`.
+
+    Raises:
+        HoldfastError: The launcher has exited.
+    """
+    injury = inject(launch)
+    since = "ended" if injury.cut else "began"
+
+    def first_together() -> list[float]:
+        """When each rank ended its first step since the fault, for ranks that have one."""
+        ends = []
+        for rank in range(workers):
+            ends += [
+                step["ended"]
+                for step in launch.steps(rank)
+                if step[since] > injury.at_s
+                and step["world"] == workers
+                and step["pid"] not in injury.killed
+            ][:1]
+        return ends
+
+    launch.wait(lambda: len(first_together()) == workers, timeout_s)
+    recovery = Recovery()
+    steps = [step for rank in range(workers) for step in launch.steps(rank)]
+    reached = max(step["step"] for step in steps if step["ended"] <= injury.at_s)
+    if after := [step for step in steps if step[since] > injury.at_s]:
+        first = min(after, key=lambda step: float(step["ended"]))
+        recovery.seconds["anyone"] = first["ended"] - injury.at_s
+        recovery.lost = max(0, reached - first["step"] + 1)
+    if len(ends := first_together()) == workers:
+        recovery.seconds["committed"] = max(ends) - injury.at_s
+    return recovery
