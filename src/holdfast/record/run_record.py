@@ -36,7 +36,7 @@ from holdfast.record.moments import is_event, is_failure, moments_of
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.state import RunState, state_of
 from holdfast.record.steps import Steps
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import JsonTail
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RESULT, SYSTEM, is_held
 
 MAX_SYSTEM_LINES: Final = 3600
@@ -138,7 +138,7 @@ class RunRecord:
         self._placed_at: dict[int, float] = {}  # by rank
         self._metrics = MetricsReader(path / METRICS, self.steps)
         self._events, self._recoveries, self._system = (
-            Tail(path / name, whole=True) for name in (EVENTS, RECOVERIES, SYSTEM)
+            JsonTail(path / name) for name in (EVENTS, RECOVERIES, SYSTEM)
         )
         self._workers_of = self._version
         self._workers = dict[int, list[dict[str, float]]]()

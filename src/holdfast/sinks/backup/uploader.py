@@ -20,7 +20,8 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.job.settings import BackupSettings
 from holdfast.job.spec import Job
-from holdfast.rundir.json_lines import EventLog, Tail
+from holdfast.rundir.follow import JsonTail
+from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 from holdfast.sinks.backup.progress import Progress
 from holdfast.sinks.backup.run_copy import RunCopy
@@ -80,7 +81,7 @@ class Uploader:
         self._files = RunCopy(objects)
         self._backup = Backup(objects)
         self._store = CheckpointStore.of_run(run_dir)
-        self._events = Tail(run_dir / EVENTS, whole=True)
+        self._events = JsonTail(run_dir / EVENTS)
         self._new = set[int]()  # steps of checkpoints since the newest copy
         self._old = set[int]()  # those that were there then
         self._copied: tuple[str, int] | None = None

@@ -108,7 +108,7 @@ class Sender:
 
     def unsent(self) -> str:
         """What is not sent, in words."""
-        sent = max(0, self._kept.cursor.step)
+        sent = max(0, self._kept.cursor.steps.step)
         step = 0
         if self._job.records_progress:
             step = max(
@@ -188,7 +188,7 @@ class Sender:
         update = {"tracker": dict(self._tracker.kept), **changes}
         self._kept = self._kept.model_copy(update=update)
         draft = self._path.with_suffix(".tmp")
-        draft.write_text(self._kept.model_dump_json(), encoding="ascii")
+        draft.write_text(self._kept.model_dump_json(), encoding="utf-8")
         draft.replace(self._path)
         self.progress_at = time.monotonic()
 
