@@ -17,12 +17,11 @@ from holdfast.views.dashboard.charts import ticks
 from holdfast.views.dashboard.live import LiveRuns
 from holdfast.views.dashboard.markup import text
 from holdfast.views.dashboard.panels import (
-    accuracy,
-    band,
+    attention,
     breakdown,
     checkpoints,
     hardware,
-    loss,
+    learning,
     lost,
     report,
     runs,
@@ -124,7 +123,7 @@ def test_a_failure_is_in_the_timeline_the_table_and_every_curve(run_dir):
     row = "1 20 rank 1 killed by <SIGKILL> 9 ms 0.50 s 0 steps kept by rank 0"
     assert row in words(panel.body).replace("&lt;", "<").replace("&gt;", ">")
     assert "✓ 1 of 1 recovered" in panel.head
-    for each in (panel, loss.panel(view), accuracy.panel(view), throughput.panel(view)):
+    for each in (panel, learning.loss(view), learning.accuracy(view), throughput.panel(view)):
         tags = [tag.text for tag in each.figure.layout.annotations]
         assert "<b>1</b>" in tags
         assert any(shape.x0 == pytest.approx(15.25) for shape in each.figure.layout.shapes)
@@ -257,7 +256,7 @@ def test_without_failures_lanes_of_many_are_hosts(large_run):
 
 def test_tags_that_would_cover_each_other_are_one(tmp_path):
     write_run(tmp_path / "run", steps=400, workers=2, failures=60)
-    figure = loss.panel(large_view(tmp_path / "run")).figure
+    figure = learning.loss(large_view(tmp_path / "run")).figure
     tags = [each.text for each in figure.layout.annotations if each.text.startswith("<b>")]
     assert 10 < len(tags) <= 20
     assert tags[0].startswith("<b>1–")
@@ -266,7 +265,7 @@ def test_tags_that_would_cover_each_other_are_one(tmp_path):
 def test_a_chart_stays_the_same_for_a_while_and_its_values_do_not(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
     views = [view_of(run_dir, now=now) for now in (1026.1, 1027.9, 1028.1)]
-    for panel in (loss.panel, throughput.panel, timeline.panel, shards.panel):
+    for panel in (learning.loss, throughput.panel, timeline.panel, shards.panel):
         first, second, third = [panel(view).figure.to_json() for view in views]
         assert first == second
         assert second != third
@@ -278,15 +277,15 @@ def test_a_run_that_is_not_read_yet_says_so(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "read_share", 0.41)
     view = View(record=record, now=1026.0, colors=theme.DARK)
     assert "○ Reading 40 steps, 41 %" in words(summary.pill(view).body)
-    assert not band.panel(view).body
+    assert not attention.band(view).body
 
 
 def test_the_band_says_what_to_do(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
-    said = words(band.panel(view_of(run_dir)).body)
+    said = words(attention.band(view_of(run_dir)).body)
     assert "Input-bound: waiting for samples takes 41 % of a step. Raise loader.workers" in said
     monkeypatch.undo()
-    assert "its process ended" in words(band.panel(view_of(run_dir)).body)
+    assert "its process ended" in words(attention.band(view_of(run_dir)).body)
 
 
 def band_state(name):
@@ -298,24 +297,24 @@ def band_state(name):
 def test_curves_follow_the_axis_and_the_range(run_dir):
     view = view_of(run_dir, axis="step")
     assert view.x_range == (0.0, 40.0)
-    assert list(loss.panel(view).figure.data[-1].x)[:2] == [1.0, 2.0]
+    assert list(learning.loss(view).figure.data[-1].x)[:2] == [1.0, 2.0]
     late = view_of(run_dir, span_s=5.0)
-    assert max(loss.panel(late).figure.data[-1].y) < max(loss.panel(view).figure.data[-1].y)
+    assert max(learning.loss(late).figure.data[-1].y) < max(learning.loss(view).figure.data[-1].y)
     assert late.x_range[0] == pytest.approx(late.x_range[1] - 5)
     assert ticks(view_of(run_dir))[1][:2] == ["0 s", "5"]
 
 
 def test_the_accuracy_of_the_training_is_a_thin_line_with_its_newest_value(run_dir):
-    thin, main = accuracy.panel(view_of(run_dir)).figure.data
+    thin, main = learning.accuracy(view_of(run_dir)).figure.data
     assert thin.line.width < main.line.width
     assert (thin.y[0], thin.y[-1]) == pytest.approx((1, 40))
-    texts = [tag.text for tag in accuracy.panel(view_of(run_dir)).figure.layout.annotations]
+    texts = [tag.text for tag in learning.accuracy(view_of(run_dir)).figure.layout.annotations]
     assert "training 40.0 %" in [each.replace(units.NBSP, " ") for each in texts]
 
 
 def test_a_compared_run_is_dashed(run_dir):
     view = view_of(run_dir, compared=RunRecord(run_dir))
-    for panel in (loss.panel(view), accuracy.panel(view)):
+    for panel in (learning.loss(view), learning.accuracy(view)):
         assert panel.figure.data[-1].line.dash
         assert "recorded" in panel.head
 

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.core.protocol import Stage, WorkerProgress
+from holdfast.record.live_state import ProgressRate
 from holdfast.record.recovery_reports import Cause, RecoveryReport
 from holdfast.rundir.run_directory import worker_log
 from holdfast.sinks.tee import Tee
-from holdfast.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Pace, Terminal
+from holdfast.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Terminal
 from holdfast.wire.rpc import RunStateMessage
 
 
@@ -150,7 +151,7 @@ def test_a_long_wait_is_explained_and_a_short_one_is_not(tmp_path, terminal):
 
 
 def test_the_pace_is_that_of_the_last_half_minute():
-    pace = Pace()
+    pace = ProgressRate()
     assert pace() is None
     for second in range(100):
         pace.note(second, step=second, samples=10 * second)
@@ -160,7 +161,7 @@ def test_the_pace_is_that_of_the_last_half_minute():
 
 
 def test_a_run_that_rolls_back_is_measured_from_there():
-    pace = Pace()
+    pace = ProgressRate()
     for now, step in enumerate((0, 5, 0)):
         pace.note(now, step, 10 * step)
     assert pace() is None

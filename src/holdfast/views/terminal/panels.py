@@ -12,6 +12,7 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.record import history
+from holdfast.record.breakdown import OTHER
 from holdfast.record.recovery_reports import causes_in_words
 from holdfast.record.run_record import Event
 from holdfast.record.state import StateName
@@ -21,7 +22,6 @@ from holdfast.record.views.marks import Mark, joined_hosts, step_at
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
 from holdfast.record.views.run_at import RunAt
-from holdfast.record.views.step_parts import OTHER, parts_of
 from holdfast.views.terminal import lines
 from holdfast.views.terminal.lines import Column, Look, sides
 
@@ -57,7 +57,7 @@ _TITLE: Final = 6
 
 
 def header(run: RunAt, width: int, look: Look) -> list[Text]:
-    """Whether the run is alive, how far it is, and how long it takes."""
+    """State of the run, its progress, and the remaining time."""
     name = run.state.name
     icon, style = STATES[name]
     word = f"{icon} {name.upper()}" if look.is_utf8 else name.upper()
@@ -101,7 +101,7 @@ def _left(run: RunAt, width: int) -> Text:
 
 
 def figures(run: RunAt, width: int) -> list[Text]:
-    """How good the run is and how fast, what failed, and what would be lost now."""
+    """Loss and speed of the run, what failed, and what would be lost now."""
     metric = metric_of(run.record)
     name, value = (
         (metric.title.lower(), metric.shown(metric.values[-1])) if metric else ("accuracy", MISSING)
@@ -148,7 +148,7 @@ def _checkpoint(run: RunAt) -> Text:
 
 
 def band(run: RunAt, width: int, look: Look) -> list[Text]:
-    """What to do now; empty if there is nothing to do."""
+    """Advice for now; empty without any."""
     found = headline_of(run.record, run.state, run.now)
     if found is None:
         return []
@@ -170,8 +170,8 @@ def _icon(found: Headline, look: Look) -> str:
 
 
 def step(run: RunAt, width: int, look: Look) -> list[Text]:
-    """What the workers spend their time on, the mean of all, as words and as a bar."""
-    shares = parts_of(run)
+    """Use of the workers' time, the mean of all, as words and as a bar."""
+    shares = run.step_parts()
     free = width - _TITLE
     if not shares:
         return [
@@ -201,11 +201,11 @@ class Happening:
     """A failure with its recovery, or a host that joined.
 
     Attributes:
-        at: When, Unix time, seconds.
+        at: Unix time, seconds.
         step: The steps committed before.
         name: Its number; `+` for a host that joined, `!` for a failure that lasts.
-        words: What happened.
-        recovered, recomputed: What it cost; empty if nothing.
+        words: Event, in words.
+        recovered, recomputed: Its cost; empty if none.
     """
 
     at: float
