@@ -29,7 +29,7 @@ class Follower:
 
     Args:
         directory: The run's directory.
-        sinks: What is told.
+        sinks: Receivers.
     """
 
     def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
@@ -50,7 +50,7 @@ class Follower:
 
     @property
     def has_sinks(self) -> bool:
-        """Whether anything is told."""
+        """True if anything is told."""
         return bool(self._sinks)
 
     def poll(self, state: RunStateMessage | None = None) -> None:

@@ -21,14 +21,14 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 NEAR_STEPS: Final = 16
-"""How many steps before and after a recovery say how long a usual step takes."""
+"""Steps before and after a recovery that say how long a usual step takes."""
 MAX_BUSY: Final = 1.5
 """By how much the times that a worker has measured may exceed those of its step."""
 _COMPUTE: Final = ("forward", "backward", "collect")
 
 
 class Cause(enum.StrEnum):
-    """What a second of a run was spent on."""
+    """Use of a second of a run."""
 
     USEFUL = "useful"
     DATA = "data"
@@ -47,7 +47,7 @@ class Cause(enum.StrEnum):
 
 
 class Kind(enum.Enum):
-    """What happened at a moment."""
+    """Kind of an event that matters to goodput."""
 
     STARTED = enum.auto()
     FAULT = enum.auto()
@@ -63,8 +63,8 @@ class Moment:
     """Something that happened in a run.
 
     Attributes:
-        at: When, Unix time, seconds.
-        kind: What: an attempt has started, ended or failed, a fault was injected, something has
+        at: Unix time, seconds.
+        kind: Kind: an attempt has started, ended or failed, a fault was injected, something has
             failed, the workers of a generation have resumed, a checkpoint was committed.
         workers: `STARTED`: how many were asked for. `RESUMED`: how many are members.
         step: `RESUMED`: the steps in the state that all have. `SAVED`: those in the checkpoint.
@@ -81,7 +81,7 @@ class Moment:
 
 
 class Losses(NamedTuple):
-    """What the time between two commits went into, seconds, apart from useful work."""
+    """Time between two commits, seconds, that was no useful work."""
 
     checkpoint: float = 0.0
     evaluation: float = 0.0
@@ -110,7 +110,7 @@ def losses_of_step(
     *,
     is_whole: bool = True,
 ) -> Losses:
-    """What the worker that was last in a step lost in it.
+    """Time that the worker which was last in a step lost in it.
 
     The time to compute its shards beyond what they would take under the best plan is imbalance:
     each worker's speed is its shards by its time, if all shards are equal.
@@ -118,9 +118,9 @@ def losses_of_step(
     Args:
         workers: Seconds in each phase, an entry a member, and `shards`, as in `metrics.jsonl`.
         verified: The share of shards that are computed twice.
-        seconds: How long the step took. A worker with much more in its phases has just begun, and
+        seconds: Time of the step. A worker with much more in its phases has just begun, and
             counts those of the one that it replaces; it tells nothing.
-        is_whole: Whether the batch was: in a short one, shards may be empty.
+        is_whole: True if the batch was whole: in a short one, shards may be empty.
     """
     nothing = (0.0,) * len(workers["shards"])
     data, evaluation, checkpoint, *compute = (
@@ -147,7 +147,7 @@ class CommittedSteps:
 
     Attributes:
         step: Its number, from 1, rising.
-        at: When it was committed, Unix time, seconds, never falling.
+        at: Time of its commit, Unix time, seconds, never falling.
         losses: By cause in `LOSSES`: what it lost since the commit before, seconds.
         pauses: By row: the checkpoint and the evaluation before it, as the worker that writes the
             metrics has measured them. They count where workers have changed.
@@ -162,11 +162,11 @@ class CommittedSteps:
 
 
 def attribute(steps: CommittedSteps, moments: Iterable[Moment]) -> dict[Cause, float]:
-    """How many seconds of a run each cause took; their sum is the time from first to last.
+    """Seconds of a run by their cause; their sum is the time from first to last.
 
     Args:
         steps: The steps that count. Those that were computed again are in it once.
-        moments: What else happened, in any order.
+        moments: Other events, in any order.
     """
     ordered = sorted(moments, key=lambda each: each.at)
     spent = dict.fromkeys(Cause, 0.0)
@@ -195,10 +195,10 @@ class _Attempt:
     """One start of a run.
 
     Args:
-        steps: Of the run.
-        rows: Which of them are of this attempt.
-        start: Of the attempt.
-        spent: Where its seconds are added.
+        steps: Steps of the run.
+        rows: Range of the steps of this attempt.
+        start: Start of the attempt.
+        spent: Sum to which its seconds are added.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class _Attempt:
         return self._add_end(before.get(rows.stop, []), is_last=is_last)
 
     def _begin(self, row: int) -> float:
-        """When the step before `row` was committed, or the attempt started."""
+        """Time at which the step before `row` was committed, or the attempt started."""
         return self._steps.at[row - 1] if row > self._rows.start else self._start.at
 
     def _add_useful(self, seconds: float) -> None:
@@ -259,7 +259,7 @@ class _Attempt:
         self._add_useful(max(0.0, useful))
 
     def _usual_s(self, row: int) -> float:
-        """How long a step near `row` takes, without evaluations and checkpoints; 0 if none tells.
+        """Usual time of a step near `row`, without evaluations and checkpoints; 0 if none tells.
 
         The median, since few are slow for reasons of their own.
         """
@@ -347,11 +347,11 @@ class _Attempt:
         useful of it, which is returned.
 
         Args:
-            begin: When the step was committed.
-            end: When the failure was repaired.
+            begin: Time at which the step was committed.
+            end: Time at which the failure was repaired.
             moments: In between.
-            useful_s: How much work on the next step is not lost, at most.
-            lost_s: How much work may be lost, if the failure was found late.
+            useful_s: Most work on the next step that is not lost.
+            lost_s: Work that may be lost, if the failure was found late.
         """
         first = next(each for each in moments if each.kind is Kind.FAILURE)
         faults = [each.at for each in moments if each.kind is Kind.FAULT and each.at <= first.at]

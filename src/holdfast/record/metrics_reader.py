@@ -25,13 +25,13 @@ from holdfast.record.steps import NewSteps, Steps, Workers
 from holdfast.rundir.follow import ByteTail, Cursor
 
 RECENT: Final = 64
-"""Of how many of the newest steps the times of all workers are known, in a long run too."""
+"""Number of the newest steps whose times of all workers are known, in a long run too."""
 BLOCK_BYTES: Final = 1 << 17
-"""How much is read at once, and how far apart the places are from which it can be read again."""
+"""Size of what is read at once, and distance of the places from which it can be read again."""
 
 
 class _Phases(Struct, gc=False):
-    """What the writer of a line has spent in pauses, seconds."""
+    """Time that the writer of a line has spent in pauses, seconds."""
 
     checkpoint: float = 0.0
     evaluate: float = 0.0
@@ -62,7 +62,7 @@ class _WorkersLine(Struct):
 _LINE: Final = msgspec.json.Decoder(_Line)
 _WORKERS: Final = msgspec.json.Decoder(_WorkersLine)
 _NOT_READABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for a line that is torn, or of another version."""
+"""Errors of the decoder for a line that is torn, or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,11 @@ class MetricsReader:
 
     Args:
         path: The file; it may come later.
-        steps: Where the steps go.
+        steps: Receiver of the steps.
 
     Attributes:
-        evaluations: Of the run, in order.
-        share: How much of the file was read, 0 to 1.
+        evaluations: Evaluations of the run, in order.
+        share: Part of the file that was read, 0 to 1.
     """
 
     def __init__(self, path: Path, steps: Steps) -> None:
@@ -219,7 +219,7 @@ class MetricsReader:
 
 
 def _decoded(lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
-    """What is in the lines that can be read, and these."""
+    """Contents of the lines that can be read, and these."""
     with suppress(*_NOT_READABLE):
         return list(map(_LINE.decode, lines)), lines
     found = list[_Line]()

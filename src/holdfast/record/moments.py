@@ -58,12 +58,12 @@ def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
 
 
 def is_event(line: Mapping[str, Any]) -> bool:
-    """Whether a line of `events.jsonl` is a whole event."""
+    """True if a line of `events.jsonl` is a whole event."""
     return isinstance(line.get("event"), str) and isinstance(line.get("time_unix_s"), int | float)
 
 
 def is_failure(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a failure that steps wait for."""
+    """True if an event is a failure that steps wait for."""
     match event:
         case {"event": "worker-exited", "unexpected": is_unexpected}:
             return bool(is_unexpected)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 TAIL_BYTES: Final = 1 << 18
-"""How far from its end a file is read first, where only its end matters."""
+"""Size of the end of a file that is read first, where only its end matters."""
 
 
 class JsonLines:
@@ -68,7 +68,7 @@ class EventLog(JsonLines):
 
 
 def number(value: float) -> float | None:
-    """What stands for `value` in a line: JSON knows no NaN and no infinity, so None is either."""
+    """Replace what JSON has not: NaN and infinity become None."""
     return value if isfinite(value) else None
 
 

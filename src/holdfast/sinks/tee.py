@@ -23,7 +23,7 @@ class Tee:
     Args:
         logs: The directory of the workers' logs.
         ranks: The workers.
-        whole: Whether to begin at their start instead.
+        whole: True to begin at their start instead.
     """
 
     def __init__(self, logs: Path, ranks: Iterable[int], *, whole: bool = False) -> None:

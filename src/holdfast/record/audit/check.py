@@ -10,12 +10,12 @@ from typing import Final
 from holdfast.record.units import NBSP
 
 MAX_PROBLEMS: Final = 5
-"""How many problems of one kind are named."""
+"""Number of problems of one kind that are named."""
 NO_STEP: Final = "no step is recorded"
 
 
 class Outcome(enum.StrEnum):
-    """What the record of a run says of a statement."""
+    """Answer of a run's record to a statement."""
 
     OK = "ok"
     FAILED = "failed"
@@ -27,8 +27,8 @@ class Check:
     """A statement about a run.
 
     Attributes:
-        name: What it is about, in a word.
-        outcome: Whether it is true.
+        name: Subject, in a word.
+        outcome: Answer.
         text: The statement, what contradicts it, or why it could not be checked.
     """
 

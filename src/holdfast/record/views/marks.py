@@ -17,7 +17,7 @@ class Mark:
         name: Its number; `!` for one that the run has not recovered from.
         begin, end: From the failure to the first step after it, Unix time, seconds.
         step: The steps committed before.
-        report: Of its recovery.
+        report: Report of its recovery.
     """
 
     name: str
@@ -56,7 +56,7 @@ def joined_hosts(record: RunRecord) -> list[Event]:
 
 
 def step_at(record: RunRecord, at: float) -> int:
-    """How many steps were committed at a moment, Unix time, seconds."""
+    """Steps that were committed at a moment, Unix time, seconds."""
     columns = record.steps.columns
     row = bisect_right(columns["at"], at)
     return int(columns["step"][row - 1]) if row else 0

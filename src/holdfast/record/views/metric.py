@@ -17,9 +17,9 @@ class Metric:
     """A result of the evaluations.
 
     Attributes:
-        name: As the task calls it.
-        steps: Where it was evaluated.
-        values: What came out.
+        name: Name that the task gives it.
+        steps: Steps after which it was evaluated.
+        values: Results.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is shown in percent."""
+        """True if it is shown in percent."""
         return any(word in self.name.lower() for word in _SHARES) and max(self.values) <= 1
 
     def shown(self, value: float) -> str:
@@ -42,7 +42,7 @@ class Metric:
 
 
 def metric_of(record: RunRecord) -> Metric | None:
-    """What is shown of a run's evaluations: the accuracy; else the first that is no loss, else the
+    """The metric of a run that views show: the accuracy; else the first that is no loss, else the
     first; None without any.
     """
     names: dict[str, None] = {}

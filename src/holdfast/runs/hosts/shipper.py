@@ -27,11 +27,11 @@ from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage, open_chan
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.2
-"""How often the logs are looked at."""
+"""Interval at which the logs are looked at."""
 FLUSH_TIMEOUT_S: Final = 5.0
-"""How long it may take at the end to send what is left."""
+"""Most time at the end for sending what is left."""
 MAX_SAMPLES: Final = 1000
-"""How many of the newest samples of the host are kept while the coordinator is away."""
+"""Most samples of the host that are kept while the coordinator is away: the newest."""
 _LOGS: Final = re.compile(r"agent\.log|rank-\d+\.log")
 
 Cursors = dict[str, Cursor]
@@ -48,10 +48,10 @@ class Shipper:
 
     Args:
         run_dir: The run's directory on this host.
-        address: Of the coordinator's gRPC service.
+        address: Address of the coordinator's gRPC service.
         credentials: The agent's.
         cursors: Moved as logs are sent.
-        metrics: What is appended to the metrics, if the coordinator collects them.
+        metrics: Lines that are appended to the metrics, if the coordinator collects them.
     """
 
     def __init__(

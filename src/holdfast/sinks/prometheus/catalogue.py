@@ -13,17 +13,17 @@ from typing import Final, Literal
 PREFIX: Final = "holdfast_"
 
 CAUSES: Final = ("worker", "worker-hung", "agent", "fork-server", "coordinator", "host")
-"""Of a recovery: what failed first."""
+"""Causes of a recovery: what failed first."""
 STAGES: Final = ("found", "forked", "all_ready", "next_step", "back")
-"""Of a recovery; see docs/recovery-reports.md."""
+"""Stages of a recovery; see docs/recovery-reports.md."""
 CHECKPOINT_CAUSES: Final = (
     "not-written", "not-collected", "corrupt", "unreadable", "rejected", "not-deleted",
 )  # fmt: skip
-"""What can fail about a checkpoint."""
+"""Causes of a checkpoint's failure."""
 SLOWDOWN_CAUSES: Final = ("data", "compute", "throttling", "contention", "link")
 """Why a worker slows down; see docs/breakdown.md."""
 RUN_STAGES: Final = ("idle", "halt", "run", "end")
-"""Of a generation; see `core.protocol.Stage`."""
+"""Stages of a generation; see `core.protocol.Stage`."""
 
 _STEP_BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -39,7 +39,7 @@ class Metric:
     Attributes:
         name: With the prefix of all.
         kind: Its type.
-        text: What it says, a sentence.
+        text: Help text, a sentence.
         labels: The names of its labels.
         buckets: The upper bounds of a histogram, but for the last, which has none.
     """

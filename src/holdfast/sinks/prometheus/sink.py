@@ -21,7 +21,7 @@ def metrics_of_run(
     """Serve the metrics of a run and all of its hosts while the block runs.
 
     Args:
-        address: Where; None: nowhere.
+        address: Address to serve at; None: nowhere.
         run_dir: The run's directory.
         job: Its job.
         say: Tells the user where they are.

@@ -29,7 +29,7 @@ class SystemMetrics:
         self._file = SystemFile(run_dir)
 
     def collect(self) -> Iterator[Family]:
-        """See `prometheus_client.registry.Collector`."""
+        """Give all metrics; see `prometheus_client.registry.Collector`."""
         oldest = time.time() - MAX_AGE_S
         samples = [each for each in self._file.newest().values() if each.time_unix_s > oldest]
         for metric, field in _OF_HOST.items():

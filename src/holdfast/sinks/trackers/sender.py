@@ -25,7 +25,7 @@ from holdfast.sinks.trackers.tracker import Tracker
 FOLDER: Final = "trackers"
 """Below the run directory: what was sent."""
 POLL_S: Final = 5.0
-"""How often the files are read: libraries take most of their time per request."""
+"""Interval at which the files are read: libraries take most of their time per request."""
 RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """The pause after a failure, and how long it grows."""
@@ -34,16 +34,16 @@ NICE: Final = 10
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5
-"""How long a thread that is given up has to end what it has started."""
+"""Time for a thread that is given up to end what it has started."""
 
 
 class Kept(BaseModel):
-    """What is stored of one tracker of one run.
+    """State of one tracker of one run, which is stored.
 
     Attributes:
-        cursor: What was acknowledged.
-        tracker: What the tracker keeps; see `Tracker.kept`.
-        finished: Whether it has got the end of the run, as of the newest attempt.
+        cursor: End of what was acknowledged.
+        tracker: State of the tracker itself; see `Tracker.kept`.
+        finished: True if it has got the end of the run, as of the newest attempt.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,9 +63,9 @@ class Sender:
         artifacts: The run's files, which all of its trackers share.
 
     Attributes:
-        name: Of the tracker.
+        name: Name of the tracker.
         trouble: Why the newest attempt to send has failed; empty if it has not.
-        progress_at: When something was acknowledged last, monotonic seconds.
+        progress_at: Time of the newest acknowledgement, monotonic seconds.
     """
 
     def __init__(self, tracker: Tracker, run_dir: Path, job: Job, artifacts: Artifacts) -> None:
@@ -98,7 +98,7 @@ class Sender:
 
     @property
     def has_sent_all(self) -> bool:
-        """Whether the tracker has got everything, the end of the run included."""
+        """True if the tracker has got everything, the end of the run included."""
         return self._kept.finished
 
     def give_up(self) -> None:
@@ -107,7 +107,7 @@ class Sender:
         self._ended.set()
 
     def unsent(self) -> str:
-        """What is not sent, in words."""
+        """Name what is not sent, in words."""
         sent = max(0, self._kept.cursor.steps.step)
         step = 0
         if self._job.records_progress:
@@ -221,7 +221,7 @@ def _read(path: Path) -> Kept:
 
 
 def _reason(error: Exception) -> str:
-    """What has failed, without the text of the error, which may hold an address or a secret."""
+    """Kind of an error, without its text, which may hold an address or a secret."""
     details = (
         getattr(error, "error_code", None),
         getattr(getattr(error, "response", None), "status_code", None),

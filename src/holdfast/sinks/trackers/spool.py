@@ -22,7 +22,7 @@ from holdfast.rundir.run_directory import METRICS, RECOVERIES, SYSTEM
 from holdfast.sinks.trackers.tracker import Batch, Point
 
 BATCH_BYTES: Final = 1 << 16
-"""How much of each file is read for a batch, but at least a line."""
+"""Size of what is read of each file for a batch, but at least a line."""
 
 Line = dict[str, Any]
 
@@ -51,8 +51,8 @@ def read(run_dir: Path, cursor: Cursor, *, has_steps: bool) -> tuple[Batch, Curs
 
     Args:
         run_dir: The run's directory.
-        cursor: What has been read.
-        has_steps: Whether the run writes `metrics.jsonl`; a script's file of this name is its own.
+        cursor: End of what has been read.
+        has_steps: True if the run writes `metrics.jsonl`; a script's file of this name is its own.
 
     Raises:
         OSError: A file cannot be read.

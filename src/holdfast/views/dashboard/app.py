@@ -26,7 +26,7 @@ _CHART: Final = {"displayModeBar": False, "displaylogo": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a visitor has chosen to see."""
+    """Choice of a visitor."""
 
     runs: LiveRuns
     run: str

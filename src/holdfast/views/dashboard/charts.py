@@ -13,9 +13,9 @@ from holdfast.views.dashboard.view import View
 
 HEIGHT: Final = 208
 POINTS: Final = 600
-"""Of a curve: more than its pixels."""
+"""Points of a curve: more than its pixels."""
 MAX_MARKS: Final = 20
-"""Of more failures, neighbors have one line."""
+"""Most marks of failures; of more, neighbors have one line."""
 TAG: Final = 0.05
 """The share of the axis that the tag of a failure takes: neighbors that are nearer have one."""
 _TICKS_S: Final = (
@@ -49,7 +49,7 @@ class Chart:
         tag: The share of its axis that the tag of a failure takes.
 
     Attributes:
-        traces, shapes, annotations, layout: What Plotly takes.
+        traces, shapes, annotations, layout: Parts of a figure of Plotly.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Chart:
 
 
 def ticks(view: View) -> tuple[list[float], list[str]]:
-    """Where the horizontal axis has ticks, and what they say."""
+    """Places and texts of the ticks on the horizontal axis."""
     low, high = view.x_range
     if view.axis == "step":
         step = nice((high - low) / 5)

@@ -21,7 +21,7 @@ class Panel:
     Attributes:
         head: Its header, HTML.
         figure: Its chart.
-        body: What is below that, HTML.
+        body: Content below that, HTML.
     """
 
     head: str = ""
@@ -52,7 +52,7 @@ def head(title: str, note: str = "", keys: str = "") -> str:
 
     Args:
         title: Its name.
-        note: What is said of it, HTML.
+        note: Note on it, HTML.
         keys: The keys of its chart with their current values, HTML.
     """
     note = f'<span class="dim">{note}</span>' if note else ""

@@ -23,7 +23,7 @@ from holdfast.views.dashboard.loopback import own_page_only
 MAX_CONNECTIONS: Final = 500
 """More requests at a time are refused."""
 END_TIMEOUT_S: Final = 1
-"""How long open connections may delay the end."""
+"""Most time that open connections may delay the end."""
 _OPTIONS: Final[dict[str, object]] = {
     "server.headless": True,
     "server.fileWatcherType": "none",
@@ -43,7 +43,7 @@ def main(listener: socket.socket, parent: int, path: str) -> None:
     """Serve the page until a signal comes, or the parent dies.
 
     Args:
-        listener: Where requests come in.
+        listener: Socket for requests.
         parent: The process that this one ends with.
         path: A run, or a directory with runs in it.
     """
@@ -68,7 +68,7 @@ def main(listener: socket.socket, parent: int, path: str) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line is one; uvicorn takes a websocket that is refused for a mistake."""
+    """True if a line is one; uvicorn takes a websocket that is refused for a mistake."""
     return "without completing handshake" not in record.getMessage()
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 ESCAPE: Final = "\x1b"
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
-"""What a terminal sends for keys such as the arrows."""
+"""Sequences that a terminal sends for keys such as the arrows."""
 _MAX_READ: Final = 256
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

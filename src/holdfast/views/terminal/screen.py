@@ -19,7 +19,7 @@ Page = Literal["run", "events", "report"]
 ROOMY: Final = 24
 """From this height on, there are free lines between the panels."""
 MIN_EVENTS: Final = 3
-"""How many lines of events are kept free for many workers."""
+"""Lines of events that are kept free for many workers."""
 KEYS: Final = "q quit  s stop and checkpoint  r recovery report  e events"
 ENDED_KEYS: Final = "q quit  r recovery report  e events"
 BACK: Final = "q quit  esc back"
@@ -31,12 +31,12 @@ def draw(
     """A screen, line by line.
 
     Args:
-        run: What it shows.
-        page: Of it.
-        size: Of the terminal, columns and lines.
-        look: What the terminal can show.
+        run: Run that it shows.
+        page: Page of it.
+        size: Size of the terminal, columns and lines.
+        look: Characters that the terminal can show.
         note: Takes the place of the keys at the bottom; may be empty.
-        others: What is said of other runs; may be empty.
+        others: Line about other runs; may be empty.
     """
     width = max(1, size[0])
     height = max(1, size[1])
@@ -105,7 +105,7 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def _age(run: RunAt) -> str:
-    """How old the newest of what is shown is."""
+    """Age of the newest of what is shown."""
     if run.has_ended:
         return f"run {run.state.name}"
     newest = [event["time_unix_s"] for event in run.record.events[-1:]]
@@ -114,7 +114,7 @@ def _age(run: RunAt) -> str:
 
 
 def others_in_words(names: Sequence[str]) -> str:
-    """What is said of other runs that are not over; empty without any."""
+    """Line about other runs that are not over; empty without any."""
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -21,7 +21,7 @@ _STATES: Final = {
 }  # fmt: skip
 _GB: Final = 1e9
 _SHORTER: Final = re.compile(r"^(NVIDIA )?(GeForce )?")
-"""What names of GPUs begin with."""
+"""Words that names of GPUs begin with."""
 
 
 def table(workers: list[WorkerNow], width: int, look: Look, rows: int) -> list[Text]:

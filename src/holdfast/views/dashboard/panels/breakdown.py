@@ -18,7 +18,7 @@ Row = Mapping[str, float]
 
 TITLE: Final = "Time in a step"
 MAX_WORST: Final = 5
-"""Of many workers, so many are shown, above the mean of all."""
+"""Most workers that are shown, above the mean of all."""
 _DARK: Final = "#14211F"
 PHASES: Final = (
     ("data", "--data", _DARK),
@@ -79,8 +79,8 @@ def _bar(name: str, color: str, row: Row, longest: float) -> str:
     """A bar as long as the worker's step.
 
     Args:
-        name: Of the worker, HTML.
-        color: Of the worker.
+        name: Name of the worker, HTML.
+        color: Color of the worker.
         row: Its times.
         longest: The longest step of all bars, seconds.
     """

@@ -24,7 +24,7 @@ _COLUMNS: Final = (
 
 
 def panel(view: View) -> Panel:
-    """What is at risk, when the next one is due, and the newest ones."""
+    """Work at risk, the time of the next checkpoint, and the newest ones."""
     saved = view.record.checkpoints
     every = _every(view)
     if not saved:

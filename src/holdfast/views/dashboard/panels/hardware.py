@@ -16,7 +16,7 @@ from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Hardware"
 _LONGEST: Final = 80
-"""Of the longest bar, percent of its space: a tick may be right of it."""
+"""Length of the longest bar, percent of its space: a tick may be right of it."""
 _COMPUTE: Final = ("forward", "backward", "collect")
 _SCORED: Final = (Column("Score", f"num {PHONE_LACKS}"), Column("TFLOPS", "num"))
 _MOVED: Final = (Column("GB/s", f"num {PHONE_LACKS}"),)
@@ -29,10 +29,10 @@ _RATED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a worker computes on, as far as it is known.
+    """Device of a worker, as far as it is known.
 
     Attributes:
-        name: What its maker calls it.
+        name: Name by its maker.
         tflops: In matrix products.
         bytes_per_s: In a copy within its memory.
     """
@@ -44,13 +44,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How fast a worker is.
+    """Speed of a worker.
 
     Attributes:
-        rank: Which.
+        rank: Its rank.
         shards: In a step.
         rate: Samples per second while it computes.
-        share, share_of_shards: Of all workers.
+        share, share_of_shards: Parts of those of all workers.
     """
 
     rank: int
@@ -144,7 +144,7 @@ def speeds_of(view: View) -> list[Speed]:
 
 
 def imbalance(view: View) -> float | None:
-    """How much of their time workers wait for the slowest one."""
+    """Share of their time that workers wait for the slowest one."""
     return breakdown.imbalance([breakdown.busy_s(row) for row in view.worker_times])
 
 

@@ -1,4 +1,4 @@
-"""Where the time went: each second of the run, by cause."""
+"""Use of the time: each second of the run, by cause."""
 
 from __future__ import annotations
 

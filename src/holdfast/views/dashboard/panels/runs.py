@@ -67,7 +67,7 @@ def _row(record: RunRecord, shown: RunRecord | None, compared: str, now: float) 
 
 
 def comparison(record: RunRecord, other: RunRecord) -> str:
-    """How a run differs from another, safe in HTML."""
+    """Difference of a run from another, safe in HTML."""
     ours, theirs = ((each.result or {}).get("weights_sha256") for each in (record, other))
     clauses = []
     if ours and theirs and ours == theirs:

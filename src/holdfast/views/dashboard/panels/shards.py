@@ -22,13 +22,13 @@ _RIGHT: Final = 84
 _APART: Final = 14
 """The height of a name, pixels."""
 _PLANS: Final = 200
-"""Of many workers, so many plans are drawn at most."""
+"""Most plans that are drawn, if there are many workers."""
 _MIDDLE: Final = (5, 50, 95)
 """The percentiles that stand for many workers."""
 
 
 def panel(view: View) -> Panel:
-    """How many shards each worker computes, one above the other; of many workers the median, where
+    """Shards of each worker, one above the other; of many workers the median, where
     most are, and those with the fewest.
     """
     measured = view.record.steps.workers

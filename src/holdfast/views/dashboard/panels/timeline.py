@@ -25,7 +25,7 @@ from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Failures and recoveries"
 ROWS: Final = 8
-"""Of the table: the newest."""
+"""Most rows of the table: the newest."""
 _COLUMNS: Final = (
     Column(""),
     Column("Step"),

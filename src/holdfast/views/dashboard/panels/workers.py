@@ -15,9 +15,9 @@ from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Workers"
 BARS: Final = 60
-"""Of a small chart."""
+"""Bars of a small chart."""
 MAX_SAMPLES: Final = 4 * BARS
-"""Of each host, so many are looked at."""
+"""Most samples of a host that are looked at."""
 HOLD_S: Final = 8.0
 """Until when a sample counts without another."""
 _GB: Final = 1e9
@@ -28,13 +28,13 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What was measured of a GPU, of a worker on a CPU, or of a host.
+    """Measurements of a GPU, of a worker on a CPU, or of a host.
 
     Attributes:
         name: For people.
-        more: Where it is, and what.
-        color: Of its worker, if it has one of its own.
-        at: When, Unix time, seconds.
+        more: Its host, and its kind.
+        color: Color of its worker, if it has one of its own.
+        at: Times, Unix time, seconds.
         used: Its utilization over time, 1 being all of it; None where it is not known.
         limit: The most of that: cores of a worker.
         memory, capacity: Bytes over time, and how many there are.
