@@ -20,16 +20,16 @@ from holdfast.views.dashboard.panels import (
     attention,
     breakdown,
     checkpoints,
-    hardware,
+    devices,
     learning,
     lost,
-    report,
+    newest_recovery,
     runs,
-    shards,
+    shard_plans,
     summary,
     throughput,
     timeline,
-    workers,
+    worker_speeds,
 )
 from holdfast.views.dashboard.view import View
 
@@ -139,7 +139,7 @@ def test_what_has_not_recovered_yet_is_in_progress(run_dir):
 
 
 def test_text_of_a_run_is_no_html(run_dir):
-    assert "<SIGKILL>" not in report.panel(view_of(run_dir)).body
+    assert "<SIGKILL>" not in newest_recovery.panel(view_of(run_dir)).body
     assert text("<b>&") == "&lt;b&gt;&amp;"
 
 
@@ -149,7 +149,7 @@ def test_the_report_has_the_phases_in_order(run_dir):
     write(run_dir / "recoveries.jsonl", [{**RECOVERY, "seconds": seconds, "state_bytes": 89.9e6}])
     job = load.check({"task": "a.py:b", "epochs": 4}, where="test")
     (run_dir / "job.yaml").write_text(load.dump(job))
-    said = words(report.panel(view_of(run_dir)).body)
+    said = words(newest_recovery.panel(view_of(run_dir)).body)
     order = [
         "killed 0 ms", "detected 9 ms", "others halted 29 ms", "replacement forked 59 ms",
         "workers ready 0.14 s", "state transferred 0.20 s", "first step 0.50 s",
@@ -163,7 +163,7 @@ def test_the_report_has_the_phases_in_order(run_dir):
 
 
 def test_a_report_has_no_phase_that_was_not_recorded(run_dir):
-    said = words(report.panel(view_of(run_dir)).body)
+    said = words(newest_recovery.panel(view_of(run_dir)).body)
     assert "replacement forked" in said
     assert not {"others halted", "state transferred"} & set(re.findall(r"[a-z]+ [a-z]+", said))
     assert "sent in" not in said
@@ -191,7 +191,7 @@ def test_each_worker_is_on_its_host(run_dir):
     first, second, _ = figure.layout.yaxis.tickvals
     assert second - first > 1, "hosts are apart"
     assert "rank 1 reef-2" in words(breakdown.panel(view).body)
-    head, body = words(hardware.panel(view).head), words(hardware.panel(view).body)
+    head, body = words(worker_speeds.panel(view).head), words(worker_speeds.panel(view).body)
     assert "rank 1 reef-2 · L4 1.00 30.0 300" in body
     assert "GB/s" in body
     assert "imbalance" in head
@@ -207,7 +207,7 @@ def test_samples_say_where_a_worker_runs(run_dir):
     write(run_dir / "system.jsonl", moved)
     view = view_of(run_dir)
     assert view.record.hosts == {1: "reef-2-0123abcd"}
-    said = words(workers.panel(view).body)
+    said = words(devices.panel(view).body)
     assert said.count("rank 1 CPU cores 50 % 1.00") == 1, "where it is now"
 
 
@@ -228,7 +228,7 @@ def large_view(path):
 
 def test_of_many_workers_the_worst_are_named(large_run):
     view = large_view(large_run)
-    figure = shards.panel(view).figure
+    figure = shard_plans.panel(view).figure
     named = [each.name for each in figure.data if each.name]
     assert named[0] == "median"
     assert len(named) == 4, "and three workers"
@@ -237,8 +237,8 @@ def test_of_many_workers_the_worst_are_named(large_run):
     said = words(breakdown.panel(view).body)
     assert said.count("rank ") == breakdown.MAX_WORST
     assert "mean" in said
-    assert words(hardware.panel(view).body).count("rank ") == 8
-    panel = workers.panel(view)
+    assert words(worker_speeds.panel(view).body).count("rank ") == 8
+    panel = devices.panel(view)
     heat = panel.figure.data[0]
     assert heat.type == "heatmap"
     assert len(heat.z) == MANY / 2, "two devices share a row"
@@ -265,7 +265,7 @@ def test_tags_that_would_cover_each_other_are_one(tmp_path):
 def test_a_chart_stays_the_same_for_a_while_and_its_values_do_not(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
     views = [view_of(run_dir, now=now) for now in (1026.1, 1027.9, 1028.1)]
-    for panel in (learning.loss, throughput.panel, timeline.panel, shards.panel):
+    for panel in (learning.loss, throughput.panel, timeline.panel, shard_plans.panel):
         first, second, third = [panel(view).figure.to_json() for view in views]
         assert first == second
         assert second != third
@@ -321,11 +321,11 @@ def test_a_compared_run_is_dashed(run_dir):
 
 def test_shards_times_hardware_and_lost_time(run_dir):
     view = view_of(run_dir)
-    figure = shards.panel(view).figure
+    figure = shard_plans.panel(view).figure
     assert [list(each.y) for each in figure.data] == [[4, 6, 6], [4, 2, 2]]
     said = words(breakdown.panel(view).body)
     assert "rank 0 5.75 shards" in said
-    said = words(hardware.panel(view).body)
+    said = words(worker_speeds.panel(view).body)
     assert "rank 1 GTX 1650 0.23" in said
     said = words(lost.panel(view).body)
     assert "useful steps" in said
@@ -335,13 +335,13 @@ def test_shards_times_hardware_and_lost_time(run_dir):
 
 
 def test_devices_are_shown_where_the_run_measures_them(run_dir):
-    assert "once the run records it" in workers.panel(view_of(run_dir)).body
+    assert "once the run records it" in devices.panel(view_of(run_dir)).body
     gpu = {"index": 0, "name": "RTX 3060", "utilization": 0.54, "memory_bytes": 5.9e9,
            "memory_total_bytes": 12e9, "temperature_c": 71, "power_w": 120}  # fmt: skip
     line = {"host": "reef-1", "time_unix_s": 1006.0, "cpu": 0.2, "memory_bytes": 1,
             "memory_total_bytes": 2, "gpus": [gpu], "workers": []}  # fmt: skip
     write(run_dir / "system.jsonl", [line, line])
-    said = words(workers.panel(view_of(run_dir)).body)
+    said = words(devices.panel(view_of(run_dir)).body)
     assert "GPU 0 reef-1 · RTX 3060 54 % 5.90 of 12.0 71" in said
 
 

@@ -1,11 +1,11 @@
 """What the lines of a run say of its workers, failures and pace while it trains."""
 
 from holdfast.core.protocol import WorkerProgress
-from holdfast.record.live_state import FailureWindow, Membership, RecentSteps, furthest
+from holdfast.record.live_state import FailureWindow, RecentSteps, Roster, furthest
 
 
 def test_evicted_workers_are_on_standby_until_they_return_or_are_members_again():
-    workers = Membership()
+    workers = Roster()
     workers.take({"event": "run-started", "workers": 4})
     assert workers.missing == 4
     workers.take({"event": "generation-started", "members": [0, 1, 2]})

@@ -19,7 +19,7 @@ from conftest import events_of, own_loopback_address, wait_until
 from holdfast.record.run_record import RunRecord
 from holdfast.sinks.prometheus import catalogue, files
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.panels import attention, workers
+from holdfast.views.dashboard.panels import attention, devices
 from holdfast.views.dashboard.view import View
 from prometheus_tools import needs_prometheus
 
@@ -137,7 +137,7 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
                 found = query(expr.replace("$instance", targets[0]))
                 assert found or "accuracy" in expr, expr
 
-    assert "86" in workers.panel(view_of(tmp_path / "run")).body
+    assert "86" in devices.panel(view_of(tmp_path / "run")).body
     first.send_signal(signal.SIGTERM)
     assert first.wait(120) == agent.wait(60) == 130
     lasted(tmp_path / "run" / "system.jsonl", 300)

@@ -1,6 +1,6 @@
 """Alerts: what a person should look at in a run, and from which value on.
 
-`observe.record.alerts` evaluates these rules on the record of a run, Prometheus those of
+`record.views.alerts` evaluates these rules on the record of a run, Prometheus those of
 `prometheus/alerts.yaml`, which a test holds to these.
 """
 

@@ -46,7 +46,7 @@ class Cause(enum.StrEnum):
     ENDING = "ending"
 
 
-class Kind(enum.Enum):
+class EventKind(enum.Enum):
     """Kind of an event that matters to goodput."""
 
     STARTED = enum.auto()
@@ -59,7 +59,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class GoodputEvent:
     """Something that happened in a run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Moment:
     """
 
     at: float
-    kind: Kind
+    kind: EventKind
     workers: int = 0
     step: int = 0
     last_step: int = 0
@@ -161,7 +161,7 @@ class CommittedSteps:
     evaluated: int = 0
 
 
-def attribute(steps: CommittedSteps, moments: Iterable[Moment]) -> dict[Cause, float]:
+def attribute(steps: CommittedSteps, moments: Iterable[GoodputEvent]) -> dict[Cause, float]:
     """Seconds of a run by their cause; their sum is the time from first to last.
 
     Args:
@@ -170,14 +170,14 @@ def attribute(steps: CommittedSteps, moments: Iterable[Moment]) -> dict[Cause, f
     """
     ordered = sorted(moments, key=lambda each: each.at)
     spent = dict.fromkeys(Cause, 0.0)
-    places = [place for place, each in enumerate(ordered) if each.kind is Kind.STARTED]
+    places = [place for place, each in enumerate(ordered) if each.kind is EventKind.STARTED]
     known = [*(each.at for each in ordered[:1]), *steps.at[:1]]
     if not known:
         return spent
     starts = [ordered[place] for place in places]
     if not starts or min(known) < starts[0].at:  # the event of the first start is missing
         places = [-1, *places]
-        starts = [Moment(at=min(known), kind=Kind.STARTED), *starts]
+        starts = [GoodputEvent(at=min(known), kind=EventKind.STARTED), *starts]
     first = 0
     ended = starts[0].at
     for number, (start, place) in enumerate(zip(starts, places, strict=True)):
@@ -202,7 +202,7 @@ class _Attempt:
     """
 
     def __init__(
-        self, steps: CommittedSteps, rows: range, start: Moment, spent: dict[Cause, float]
+        self, steps: CommittedSteps, rows: range, start: GoodputEvent, spent: dict[Cause, float]
     ) -> None:
         self._steps = steps
         self._rows = rows
@@ -211,16 +211,18 @@ class _Attempt:
         self._members = start.workers
         self._changed: frozenset[int] = frozenset()  # rows before which the workers changed
 
-    def attribute(self, moments: Sequence[Moment], *, is_last: bool) -> float:
+    def attribute(self, moments: Sequence[GoodputEvent], *, is_last: bool) -> float:
         """Add the seconds of the attempt; returns when it ended."""
         rows = self._rows
         at = self._steps.at
-        before: dict[int, list[Moment]] = {}
+        before: dict[int, list[GoodputEvent]] = {}
         for each in moments:
             row = bisect_left(at, each.at, rows.start, rows.stop)
             before.setdefault(row, []).append(each)
         resumed = {
-            row for row, its in before.items() if any(each.kind is Kind.RESUMED for each in its)
+            row
+            for row, its in before.items()
+            if any(each.kind is EventKind.RESUMED for each in its)
         }
         self._changed = frozenset(resumed | {rows.start})
         done = rows.start
@@ -284,17 +286,17 @@ class _Attempt:
         self._spent[Cause.EVALUATION] += pauses.evaluation
         return seconds - pauses.checkpoint - pauses.evaluation
 
-    def _add_initialization(self, row: int, moments: Sequence[Moment]) -> float:
+    def _add_initialization(self, row: int, moments: Sequence[GoodputEvent]) -> float:
         """Add the time to the first step of the attempt; returns up to when that was added: if
         something failed on the way, only until workers were ready for the first time.
         """
         begin = self._start.at
         end = self._steps.at[row]
-        ready = next((each for each in moments if each.kind is Kind.RESUMED), None)
+        ready = next((each for each in moments if each.kind is EventKind.RESUMED), None)
         if ready is not None:
             self._members = ready.workers
             later = [each for each in moments if each.at > ready.at]
-            if {Kind.FAILURE, Kind.RESUMED} <= {each.kind for each in later}:
+            if {EventKind.FAILURE, EventKind.RESUMED} <= {each.kind for each in later}:
                 self._spent[Cause.INITIALIZATION] += ready.at - begin
                 return ready.at
         since = begin if ready is None else ready.at
@@ -304,14 +306,14 @@ class _Attempt:
         self._spent[Cause.INITIALIZATION] += since - begin + left - useful
         return end
 
-    def _add_recovery(self, begin: float, row: int, moments: Sequence[Moment]) -> None:
+    def _add_recovery(self, begin: float, row: int, moments: Sequence[GoodputEvent]) -> None:
         """Add the time between two commits in which the workers changed.
 
         begin ── fault ── found ── resumed ── the commit of `row`
         """
         end = self._steps.at[row]
         usual = self._usual_s(row)
-        resumed = [each for each in moments if each.kind is Kind.RESUMED]
+        resumed = [each for each in moments if each.kind is EventKind.RESUMED]
         self._members = resumed[-1].workers
         ready = resumed[-1].at
         step = min(each.step for each in resumed)
@@ -323,7 +325,7 @@ class _Attempt:
         self._spent[Cause.RECOMPUTED] += again
         self._spent[Cause.STATE_TRANSFER] += after - again
 
-        failures = [each for each in moments if each.kind is Kind.FAILURE and each.at <= ready]
+        failures = [each for each in moments if each.kind is EventKind.FAILURE and each.at <= ready]
         if not failures:  # workers join or leave as planned
             kept = min(ready - begin, usual - useful)
             self._spent[Cause.NEW_GENERATION] += ready - begin - kept
@@ -341,7 +343,13 @@ class _Attempt:
         self._add_useful(useful + kept)
 
     def _add_failure(
-        self, begin: float, end: float, moments: Sequence[Moment], *, useful_s: float, lost_s: float
+        self,
+        begin: float,
+        end: float,
+        moments: Sequence[GoodputEvent],
+        *,
+        useful_s: float,
+        lost_s: float,
     ) -> float:
         """Add the time from a commit until the failure after it is repaired, but for what is
         useful of it, which is returned.
@@ -353,8 +361,10 @@ class _Attempt:
             useful_s: Most work on the next step that is not lost.
             lost_s: Work that may be lost, if the failure was found late.
         """
-        first = next(each for each in moments if each.kind is Kind.FAILURE)
-        faults = [each.at for each in moments if each.kind is Kind.FAULT and each.at <= first.at]
+        first = next(each for each in moments if each.kind is EventKind.FAILURE)
+        faults = [
+            each.at for each in moments if each.kind is EventKind.FAULT and each.at <= first.at
+        ]
         fault = faults[0] if faults else first.at
         self._spent[Cause.DETECTION] += first.at - fault
         self._spent[Cause.NEW_GENERATION] += end - first.at
@@ -367,7 +377,7 @@ class _Attempt:
         self._spent[Cause.RECOMPUTED] += lost
         return useful
 
-    def _add_end(self, moments: Sequence[Moment], *, is_last: bool) -> float:
+    def _add_end(self, moments: Sequence[GoodputEvent], *, is_last: bool) -> float:
         """Add the time after the last step; returns when the attempt ended."""
         rows = self._rows
         begin = self._begin(rows.stop)
@@ -377,23 +387,23 @@ class _Attempt:
         kinds = {each.kind for each in moments}
         if not rows:
             self._spent[Cause.INITIALIZATION] += end - begin
-        elif Kind.FAILURE in kinds and Kind.ENDED not in kinds:
+        elif EventKind.FAILURE in kinds and EventKind.ENDED not in kinds:
             self._add_failure(begin, end, moments, useful_s=0.0, lost_s=0.0)
-        elif Kind.ENDED in kinds:
+        elif EventKind.ENDED in kinds:
             done = self._add_last_pauses(begin, moments)
             self._spent[Cause.ENDING] += end - done
-        elif Kind.FAILED in kinds or not is_last:
+        elif EventKind.FAILED in kinds or not is_last:
             self._spent[Cause.RECOMPUTED] += end - begin
         else:  # it trains
             self._add_useful(end - begin)
         return end
 
-    def _add_last_pauses(self, begin: float, moments: Sequence[Moment]) -> float:
+    def _add_last_pauses(self, begin: float, moments: Sequence[GoodputEvent]) -> float:
         """Add the evaluation and the checkpoint after the last step; returns when they ended."""
         rows = self._rows
         steps = self._steps
         last = steps.step[rows.stop - 1] if rows else 0
-        saved = [each.at for each in moments if each.kind is Kind.SAVED and each.step == last]
+        saved = [each.at for each in moments if each.kind is EventKind.SAVED and each.step == last]
         if not rows or not saved:
             return begin
         seconds = max(0.0, saved[0] - begin)

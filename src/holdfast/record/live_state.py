@@ -1,6 +1,6 @@
 """Live state: derived from the lines of a run as they come, by sinks and by views of its record.
 
-events ──▶ Membership     members, standby ranks, missing workers
+events ──▶ Roster     members, standby ranks, missing workers
 ──▶ FailureWindow  the used restart budget
 steps  ──▶ RecentSteps    pace and times of workers in the newest steps
 state  ──▶ ProgressRate   speed on the clock, evaluations and checkpoints included
@@ -27,7 +27,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Membership:
+class Roster:
     """Workers of a run, from its events in order.
 
     Attributes:

@@ -66,7 +66,7 @@ _NOT_READABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """The results of an evaluation, after `step` steps, by name."""
 
     step: int
@@ -103,7 +103,7 @@ class MetricsReader:
         self._path = path
         self._tail = ByteTail(path)
         self._steps = steps
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[EvaluationResult] = []
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # step and line
         self._marks = [_Mark(Cursor(), 0, 0)]
         self.share = 1.0
@@ -170,7 +170,7 @@ class MetricsReader:
         numbers = [self._steps.newest, *(each.step for each in found)]
         if others or any(map(ge, numbers, numbers[1:])):
             self.evaluations += [
-                Evaluation(step=each.step, results=each.evaluation)
+                EvaluationResult(step=each.step, results=each.evaluation)
                 for each in others
                 if each.evaluation is not None
             ]
@@ -243,7 +243,7 @@ def _workers_in(line: bytes) -> Workers:
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
-    """All lines of a file as they are, faster than `lines.read`."""
+    """All lines of a file as they are, faster than `json_lines.read`."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     with path.open("rb") as file:
         for line in file:

@@ -27,7 +27,7 @@ Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class RootCause:
     """A root cause.
 
     Attributes:
@@ -75,7 +75,7 @@ class RecoveryReport:
     number: int
     time_unix_s: float
     outcome: Outcome
-    causes: tuple[Cause, ...]
+    causes: tuple[RootCause, ...]
     step: int
     ended: tuple[int, ...]
     halted: tuple[int, ...]
@@ -126,7 +126,7 @@ def state_from(report: RecoveryReport) -> str:
     return f"kept by {named(report.halted)}" if report.halted else "the other workers"
 
 
-def _words(cause: Cause) -> str:
+def _words(cause: RootCause) -> str:
     who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
     words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
     return f"{words} (injected fault: {cause.injected_fault})" if cause.injected_fault else words

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from holdfast.record.recovery_reports import Cause, Outcome, RecoveryReport
+from holdfast.record.recovery_reports import Outcome, RecoveryReport, RootCause
 from holdfast.record.whereabouts import Whereabouts, missing, whereabouts
 
 LATE_STEPS: Final = 50
@@ -52,7 +52,7 @@ class _Open:
         last_step: The most steps that a worker had committed before.
     """
 
-    causes: list[Cause] = field(default_factory=list)
+    causes: list[RootCause] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     began_at: float
     found_at: float
@@ -164,7 +164,7 @@ class RecoveryTracker:
             if self._open is not None:
                 self._open.ended.add(rank)
             return
-        cause = Cause(
+        cause = RootCause(
             who=_who(event),
             rank=rank,
             what=f"hung: it {hung['reason']}" if hung else _what(event),
@@ -177,7 +177,7 @@ class RecoveryTracker:
         who = _who(event)
         if who == _HOST:
             if not self._has_cause(_AGENT):  # its exit says more
-                cause = Cause(who=who, what=f"{event['host']} does not answer")
+                cause = RootCause(who=who, what=f"{event['host']} does not answer")
                 self._add_cause(cause, _time(event), event["ranks"])
             return
         if event["status"] == 0 or (who == _AGENT and self._has_cause(_FORKS)):
@@ -185,9 +185,9 @@ class RecoveryTracker:
         ended = () if who == _COORDINATOR else self._members
         if ended:
             self._hangs.clear()  # their exits are not logged
-        self._add_cause(Cause(who=who, what=event["cause"]), _time(event), ended)
+        self._add_cause(RootCause(who=who, what=event["cause"]), _time(event), ended)
 
-    def _add_cause(self, cause: Cause, now: float, ended: Iterable[int] = ()) -> None:
+    def _add_cause(self, cause: RootCause, now: float, ended: Iterable[int] = ()) -> None:
         fault, injected_in = self._faults.pop(cause.who, (None, 0))
         if self._newest_step > injected_in + (1 if cause.rank is not None else LATE_STEPS):
             fault = None  # the run has recovered from that one
@@ -323,7 +323,7 @@ def _what(exited: Entry) -> str:
 
 
 def _who(event: Entry) -> str:
-    """The target of a fault, or what has exited, as in `Cause`."""
+    """The target of a fault, or what has exited, as in `RootCause`."""
     if "rank" in event:
         return f"rank {event['rank']}"
     is_fault = event["event"] == "fault-injected"

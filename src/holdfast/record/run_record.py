@@ -31,7 +31,7 @@ from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.record import breakdown, recovery_reports
 from holdfast.record.goodput import Cause, attribute
-from holdfast.record.metrics_reader import Evaluation, MetricsReader
+from holdfast.record.metrics_reader import EvaluationResult, MetricsReader
 from holdfast.record.moments import is_event, is_failure, moments_of
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.state import RunState, state_of
@@ -247,7 +247,7 @@ class RunRecord:
         return self._metrics.share
 
     @property
-    def evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[EvaluationResult]:
         """The evaluations of the run, in order."""
         return self._metrics.evaluations
 

@@ -187,7 +187,7 @@ class Steps:
         del self.workers[kept:]
 
     def committed(self, evaluated: int) -> CommittedSteps:
-        """The steps as `core.goodput` takes them; they are read, not copied.
+        """The steps as `record.goodput` takes them; they are read, not copied.
 
         Args:
             evaluated: The newest step with an evaluation.

@@ -6,7 +6,7 @@ runs/digits-20260102-150405/
   events.jsonl        what happened
   metrics.jsonl       a line a step
   recoveries.jsonl    recovery reports, if there were any
-  system.jsonl        what the hosts use, every two seconds; see observe.system_file
+  system.jsonl        what the hosts use, every two seconds; see rundir.system_file
   profile.json        what hosts reach, if it was given; see hardware.profile_file
   loss.png            the loss curve
   result.json         how it ended

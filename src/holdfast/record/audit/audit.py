@@ -14,7 +14,6 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.record import recovery_reports
-from holdfast.record.audit.check import MAX_PROBLEMS, Check, Outcome, not_checked, passed
 from holdfast.record.audit.lineage import (
     Life,
     Segment,
@@ -24,7 +23,8 @@ from holdfast.record.audit.lineage import (
     segments_of,
 )
 from holdfast.record.audit.samples import check_samples
-from holdfast.record.audit.steps import (
+from holdfast.record.audit.statement import MAX_PROBLEMS, Answer, Check, not_checked, passed
+from holdfast.record.audit.step_checks import (
     Epoch,
     check_batches,
     check_numbers,
@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def has_failed(self) -> bool:
-        return any(check.outcome is Outcome.FAILED for check in self.checks)
+        return any(check.outcome is Answer.FAILED for check in self.checks)
 
 
 def audit(run_dir: Path) -> Audit:

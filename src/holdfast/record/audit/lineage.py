@@ -13,8 +13,8 @@ from math import inf
 from typing import Any, Final
 
 from holdfast.record import history
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked
-from holdfast.record.audit.steps import StepRow
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked
+from holdfast.record.audit.step_checks import StepRow
 from holdfast.record.moments import is_failure
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.units import count

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked
-from holdfast.record.audit.steps import Epoch, StepRow
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked
+from holdfast.record.audit.step_checks import Epoch, StepRow
 from holdfast.record.units import count
 
 MAX_SAMPLES: Final = 1 << 26

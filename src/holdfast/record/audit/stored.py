@@ -9,8 +9,8 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import CheckpointError
-from holdfast.record.audit.check import Check, judged, not_checked
-from holdfast.record.audit.steps import StepRow
+from holdfast.record.audit.statement import Check, judged, not_checked
+from holdfast.record.audit.step_checks import StepRow
 from holdfast.record.units import count
 
 _MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples"})

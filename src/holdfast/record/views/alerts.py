@@ -1,4 +1,4 @@
-"""Alerts of a run: the rules of `observe.alerts`, evaluated on its record."""
+"""Alerts of a run: the rules of `alert_rules`, evaluated on its record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from holdfast.record import alert_rules, breakdown
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES, AlertRule
-from holdfast.record.live_state import FailureWindow, Membership
+from holdfast.record.live_state import FailureWindow, Roster
 from holdfast.record.run_record import RunRecord
 from holdfast.record.steps import Workers
 from holdfast.record.units import MISSING, NBSP, digits, duration, percent
@@ -67,7 +67,7 @@ def _no_step(record: RunRecord, now: float) -> Alert:
 
 
 def _worker_lost(record: RunRecord, now: float) -> Alert:
-    workers = Membership()
+    workers = Roster()
     counts: list[tuple[float, float]] = []
     for event in record.events:
         workers.take(event)

@@ -10,7 +10,7 @@ from holdfast.record.run_record import Event, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FailureMark:
     """A failure on the horizontal axis.
 
     Attributes:
@@ -27,7 +27,7 @@ class Mark:
     report: RecoveryReport | None
 
 
-def marks_of(record: RunRecord, end: float) -> list[Mark]:
+def marks_of(record: RunRecord, end: float) -> list[FailureMark]:
     """The failures of a run, oldest first.
 
     Args:
@@ -35,12 +35,16 @@ def marks_of(record: RunRecord, end: float) -> list[Mark]:
         end: Until when one lasts that the run has not recovered from, Unix time, seconds.
     """
     marks = [
-        Mark(str(each.number), each.time_unix_s - each.total_s, each.time_unix_s, each.step, each)
+        FailureMark(
+            str(each.number), each.time_unix_s - each.total_s, each.time_unix_s, each.step, each
+        )
         for each in record.recoveries
     ]
     failure = record.open_failure
     if failure is not None:
-        marks.append(Mark("!", float(failure["time_unix_s"]), end, record.steps.newest, None))
+        marks.append(
+            FailureMark("!", float(failure["time_unix_s"]), end, record.steps.newest, None)
+        )
     return marks
 
 

@@ -13,7 +13,7 @@ _SHARES: Final = ("accuracy", "top5", "f1", "iou", "dice", "map")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ShownMetric:
     """A result of the evaluations.
 
     Attributes:
@@ -41,7 +41,7 @@ class Metric:
         return percent(value) if self.is_share else digits(value)
 
 
-def metric_of(record: RunRecord) -> Metric | None:
+def metric_of(record: RunRecord) -> ShownMetric | None:
     """The metric of a run that views show: the accuracy; else the first that is no loss, else the
     first; None without any.
     """
@@ -57,7 +57,7 @@ def metric_of(record: RunRecord) -> Metric | None:
         for each in record.evaluations
         if _is_number(each.results.get(name))
     ]
-    return Metric(
+    return ShownMetric(
         name=name, steps=[step for step, _ in points], values=[value for _, value in points]
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.record import breakdown
 from holdfast.record.run_record import RunRecord
 from holdfast.record.state import ENDED, RunState
-from holdfast.record.views.marks import Mark, marks_of
+from holdfast.record.views.marks import FailureMark, marks_of
 
 WORKER_STEPS: Final = 64
 """Most steps whose mean the times of workers are."""
@@ -76,7 +76,7 @@ class RunAt:
         return self.record.workers(WORKER_STEPS)
 
     @cached_property
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[FailureMark]:
         """The failures, oldest first."""
         return marks_of(self.record, self.end)
 

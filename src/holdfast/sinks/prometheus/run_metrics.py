@@ -21,7 +21,7 @@ from holdfast.core.protocol import Stage
 from holdfast.job.spec import Job
 from holdfast.record import breakdown, live_state
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
-from holdfast.record.live_state import FailureWindow, Membership, RecentSteps
+from holdfast.record.live_state import FailureWindow, RecentSteps, Roster
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Sink
 from holdfast.sinks.prometheus import catalogue
@@ -49,7 +49,7 @@ class RunMetrics(Sink):
         self._steps = RecentSteps()
         self._accuracy: float | None = None
         self._generation: int | None = None
-        self._workers = Membership()
+        self._workers = Roster()
         self._checkpoint: Mapping[str, Any] = {}
         self._checkpoint_bytes: int | None = None
         self._failures = FailureWindow(job.restarts.window_s)

@@ -19,7 +19,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
 from holdfast.sinks.trackers import facts, spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
-from holdfast.sinks.trackers.spool import Cursor
+from holdfast.sinks.trackers.spool import SpoolCursor
 from holdfast.sinks.trackers.tracker import Tracker
 
 FOLDER: Final = "trackers"
@@ -48,7 +48,7 @@ class Kept(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cursor: Cursor = Cursor()
+    cursor: SpoolCursor = SpoolCursor()
     tracker: dict[str, Any] = {}
     finished: bool = False
 

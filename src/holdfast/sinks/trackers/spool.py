@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.record import recovery_reports
 from holdfast.record.recovery_reports import RecoveryReport
-from holdfast.rundir.follow import Cursor as FileCursor
-from holdfast.rundir.follow import JsonTail, StepCursor, StepTail
+from holdfast.rundir.follow import Cursor, JsonTail, StepCursor, StepTail
 from holdfast.rundir.run_directory import METRICS, RECOVERIES, SYSTEM
 from holdfast.sinks.trackers.tracker import Batch, Point
 
@@ -27,7 +26,7 @@ BATCH_BYTES: Final = 1 << 16
 Line = dict[str, Any]
 
 
-class Cursor(BaseModel):
+class SpoolCursor(BaseModel):
     """The ends of what has been read of a run's files.
 
     Attributes:
@@ -41,12 +40,12 @@ class Cursor(BaseModel):
 
     steps: StepCursor = StepCursor()
     time_unix_s: float = 0.0
-    recoveries: FileCursor = FileCursor()
-    system: FileCursor = FileCursor()
+    recoveries: Cursor = Cursor()
+    system: Cursor = Cursor()
     samples: int = 0
 
 
-def read(run_dir: Path, cursor: Cursor, *, has_steps: bool) -> tuple[Batch, Cursor]:
+def read(run_dir: Path, cursor: SpoolCursor, *, has_steps: bool) -> tuple[Batch, SpoolCursor]:
     """The next batch of a run, and the cursor after it; the same cursor if nothing is new.
 
     Args:
@@ -66,7 +65,7 @@ def read(run_dir: Path, cursor: Cursor, *, has_steps: bool) -> tuple[Batch, Curs
     return Batch(points=points, recoveries=reports), cursor
 
 
-def _read_metrics(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
+def _read_metrics(path: Path, cursor: SpoolCursor, points: list[Point]) -> SpoolCursor:
     tail = StepTail(path, cursor.steps)
     now = cursor.time_unix_s
     for line in tail(BATCH_BYTES):
@@ -75,7 +74,7 @@ def _read_metrics(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
     return cursor.model_copy(update={"steps": tail.cursor, "time_unix_s": now})
 
 
-def _read_system(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
+def _read_system(path: Path, cursor: SpoolCursor, points: list[Point]) -> SpoolCursor:
     tail = JsonTail(path, cursor.system)
     samples = cursor.samples
     for line in tail(BATCH_BYTES):
@@ -84,7 +83,7 @@ def _read_system(path: Path, cursor: Cursor, points: list[Point]) -> Cursor:
     return cursor.model_copy(update={"system": tail.cursor, "samples": samples})
 
 
-def _read_recoveries(path: Path, cursor: Cursor) -> tuple[list[RecoveryReport], Cursor]:
+def _read_recoveries(path: Path, cursor: SpoolCursor) -> tuple[list[RecoveryReport], SpoolCursor]:
     tail = JsonTail(path, cursor.recoveries)
     reports = []
     for line in tail(BATCH_BYTES):

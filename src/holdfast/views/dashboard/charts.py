@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from holdfast.record.views.marks import Mark
+from holdfast.record.views.marks import FailureMark
 from holdfast.views.dashboard.theme import FONT, faded
 from holdfast.views.dashboard.view import View
 
@@ -182,11 +182,11 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
     return [step * (first + place) for place in range(count) if step * (first + place) <= high]
 
 
-def merged(view: View, tag: float = TAG) -> list[tuple[str, list[Mark]]]:
+def merged(view: View, tag: float = TAG) -> list[tuple[str, list[FailureMark]]]:
     """The marks by tag: those that would cover each other have one."""
     low, high = view.x_range
     near = tag * (high - low)
-    groups: list[list[Mark]] = []
+    groups: list[list[FailureMark]] = []
     last = float("-inf")
     begins = view.x([mark.begin for mark in view.marks])
     for mark, at in zip(view.marks, begins, strict=True):

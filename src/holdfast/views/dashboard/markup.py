@@ -30,7 +30,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -83,7 +83,7 @@ def empty(title: str, when: str) -> Panel:
     return Panel(head=head(title), body=f'<p class="none">{when}</p>')
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+def table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """A table; a row whose first cell begins with `*` is marked.
 
     Args:

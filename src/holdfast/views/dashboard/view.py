@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import clock
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.dashboard.fleet import Fleet
+from holdfast.views.dashboard.run_workers import RunWorkers
 from holdfast.views.dashboard.theme import Colors
 
 Axis = Literal["time", "step"]
@@ -38,9 +38,9 @@ class View(RunAt):
     compared: RunRecord | None = None
 
     @cached_property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> RunWorkers:
         """Its workers by host."""
-        return Fleet.of(self.record, self.colors)
+        return RunWorkers.of(self.record, self.colors)
 
     @property
     def is_reading(self) -> bool:

@@ -15,9 +15,9 @@ from holdfast.errors import JobError
 from holdfast.record.registry import Record
 from holdfast.record.run_record import RunRecord
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.terminal.keys import ESCAPE, Keys, keys_of, signals_end
 from holdfast.views.terminal.lines import look_of, plain
 from holdfast.views.terminal.plain import PlainLines
+from holdfast.views.terminal.pressed_keys import ESCAPE, Keys, keys_of, signals_end
 from holdfast.views.terminal.screen import Page, draw
 
 POLL_S: Final = 0.1

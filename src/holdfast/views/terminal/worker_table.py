@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.record.units import MISSING
-from holdfast.record.views.workers import CPU, RUNNING, WorkerNow, worst_first
+from holdfast.record.views.worker_rows import CPU, RUNNING, WorkerNow, worst_first
 from holdfast.views.terminal import lines
 from holdfast.views.terminal.lines import Column, Look
 

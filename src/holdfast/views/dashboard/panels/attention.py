@@ -8,11 +8,11 @@ from typing import Final
 from holdfast.record.units import clock
 from holdfast.record.views.alerts import Alert, alerts_of
 from holdfast.record.views.headline import headline_of
-from holdfast.views.dashboard.markup import Column, Panel, empty, head, status, table, text
+from holdfast.views.dashboard.markup import Panel, TableColumn, empty, head, status, table, text
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Alerts"
-_COLUMNS: Final = (Column("Rule"), Column("Now"), Column("Since", "num"))
+_COLUMNS: Final = (TableColumn("Rule"), TableColumn("Now"), TableColumn("Since", "num"))
 _COLORS: Final = {"failure": "red", "warning": "amber", "done": "blue"}
 
 

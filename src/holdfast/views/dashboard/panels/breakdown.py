@@ -9,12 +9,12 @@ from holdfast.record.breakdown import part_seconds, waits_s
 from holdfast.record.units import count, duration
 from holdfast.record.views.run_at import WORKER_STEPS
 from holdfast.views.dashboard.charts import nice
-from holdfast.views.dashboard.fleet import FEW
 from holdfast.views.dashboard.markup import Panel, empty, head, text
+from holdfast.views.dashboard.run_workers import FEW
 from holdfast.views.dashboard.view import View
 
 Row = Mapping[str, float]
-"""The mean times of a worker; see `observe.breakdown.rows`."""
+"""The mean times of a worker; see `record.breakdown.rows`."""
 
 TITLE: Final = "Time in a step"
 MAX_WORST: Final = 5

@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from typing import Final
 
 from holdfast.record.moments import is_failure
-from holdfast.views.dashboard.fleet import FEW, host_name
+from holdfast.views.dashboard.run_workers import FEW, host_name
 from holdfast.views.dashboard.view import View
 
 MAX_LANES: Final = 8

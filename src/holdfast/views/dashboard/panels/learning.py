@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import digits
-from holdfast.record.views.metric import Metric, metric_of
+from holdfast.record.views.metric import ShownMetric, metric_of
 from holdfast.record.views.pace import mean_loss
 from holdfast.views.dashboard.charts import POINTS, Chart
 from holdfast.views.dashboard.markup import Panel, empty, head, key, text
@@ -76,7 +76,7 @@ def accuracy(view: View) -> Panel:
     return Panel(head=head(text(metric.title), keys=keys), figure=chart.figure())
 
 
-def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
+def _add_training(chart: Chart, metric: ShownMetric, scale: float) -> None:
     """Draw the accuracy that the task logs in each step, with its newest value at its end."""
     view = chart.view
     curve = view.record.steps.series(metric.name, TRAINING_POINTS)
@@ -92,11 +92,11 @@ def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
     )  # fmt: skip
 
 
-def _scaled(metric: Metric, scale: float) -> list[float]:
+def _scaled(metric: ShownMetric, scale: float) -> list[float]:
     return [scale * value for value in metric.values]
 
 
-def _along(record: RunRecord, start: float, axis: Axis, metric: Metric) -> list[float]:
+def _along(record: RunRecord, start: float, axis: Axis, metric: ShownMetric) -> list[float]:
     """Places of the evaluations on the horizontal axis: each after its step."""
     if axis == "step":
         return [float(step) for step in metric.steps]

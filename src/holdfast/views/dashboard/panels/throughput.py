@@ -23,7 +23,7 @@ TITLE: Final = "Goodput"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class SpeedCurve:
     """Samples per second.
 
     Attributes:
@@ -37,11 +37,11 @@ class Speed:
     goodput: list[float]
 
 
-def speed_of(record: RunRecord, start: float, end: float) -> Speed:
+def speed_of(record: RunRecord, start: float, end: float) -> SpeedCurve:
     """The speed of a run between two moments, each value the mean of the seconds before it."""
     steps = record.steps
     if len(steps) < 2 or end <= start:
-        return Speed(at=[], throughput=[], goodput=[])
+        return SpeedCurve(at=[], throughput=[], goodput=[])
     at = np.concatenate([[start], steps.array("at")])
     taken = np.nan_to_num(steps.array("seconds"))
     samples = steps.array("samples")
@@ -60,7 +60,7 @@ def speed_of(record: RunRecord, start: float, end: float) -> Speed:
     is_known = seconds > 0.02 * window
     throughput = np.divide(gain(timed), seconds, out=np.full(POINTS, nan), where=is_known)
     goodput = gain(done) / np.maximum(moments - before, 1e-6)
-    return Speed(at=moments.tolist(), throughput=throughput.tolist(), goodput=goodput.tolist())
+    return SpeedCurve(at=moments.tolist(), throughput=throughput.tolist(), goodput=goodput.tolist())
 
 
 def panel(view: View) -> Panel:

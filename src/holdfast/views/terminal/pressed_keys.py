@@ -1,4 +1,4 @@
-"""Keys: a terminal that gives each key at once, and is as it was before, however that ends."""
+"""Pressed keys: a terminal gives each key at once, and is as before, however that ends."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MAX_PROBLEMS: Final = 5
 NO_STEP: Final = "no step is recorded"
 
 
-class Outcome(enum.StrEnum):
+class Answer(enum.StrEnum):
     """Answer of a run's record to a statement."""
 
     OK = "ok"
@@ -33,18 +33,18 @@ class Check:
     """
 
     name: str
-    outcome: Outcome
+    outcome: Answer
     text: str
 
 
 def passed(name: str, text: str) -> Check:
     """A statement that the record proves."""
-    return _check(name, Outcome.OK, text)
+    return _check(name, Answer.OK, text)
 
 
 def not_checked(name: str, text: str) -> Check:
     """A statement that the record can neither prove nor refute."""
-    return _check(name, Outcome.NOT_CHECKED, text)
+    return _check(name, Answer.NOT_CHECKED, text)
 
 
 def judged(name: str, problems: Sequence[str], text: str) -> Check:
@@ -53,8 +53,8 @@ def judged(name: str, problems: Sequence[str], text: str) -> Check:
         return passed(name, text)
     more = len(problems) - MAX_PROBLEMS
     named = "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-    return _check(name, Outcome.FAILED, named)
+    return _check(name, Answer.FAILED, named)
 
 
-def _check(name: str, outcome: Outcome, text: str) -> Check:
+def _check(name: str, outcome: Answer, text: str) -> Check:
     return Check(name=name, outcome=outcome, text=text.replace(NBSP, " "))

@@ -1,4 +1,4 @@
-"""Panels: the parts of the screen, from top to bottom, as lines."""
+"""Blocks: the parts of the screen, from top to bottom, as lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.record.run_record import Event
 from holdfast.record.state import StateName
 from holdfast.record.units import MISSING, clock, count, digits, duration, percent
 from holdfast.record.views.headline import Headline, headline_of
-from holdfast.record.views.marks import Mark, joined_hosts, step_at
+from holdfast.record.views.marks import FailureMark, joined_hosts, step_at
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
 from holdfast.record.views.run_at import RunAt
@@ -197,7 +197,7 @@ def _in_words(shares: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class TimelineRow:
     """A failure with its recovery, or a host that joined.
 
     Attributes:
@@ -216,24 +216,24 @@ class Happening:
     recomputed: str = ""
 
 
-def happenings_of(run: RunAt) -> list[Happening]:
+def timeline_of(run: RunAt) -> list[TimelineRow]:
     """The failures of a run and the hosts that joined it, the newest first."""
     found = [_failure(run, mark) for mark in run.marks]
     found += [_joined(run, event) for event in joined_hosts(run.record)]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
 
-def _failure(run: RunAt, mark: Mark) -> Happening:
+def _failure(run: RunAt, mark: FailureMark) -> TimelineRow:
     report = mark.report
     if report is None:
         failure = run.record.open_failure
         words = history.words(failure).replace(" was killed by", " killed by") if failure else ""
         outcome = MISSING if run.has_ended else "recovering"
-        return Happening(
+        return TimelineRow(
             at=mark.begin, step=mark.step, name=mark.name, words=words, recovered=outcome
         )
     is_over = report.outcome in RECOVERED
-    return Happening(
+    return TimelineRow(
         at=mark.begin,
         step=mark.step,
         name=mark.name,
@@ -243,10 +243,10 @@ def _failure(run: RunAt, mark: Mark) -> Happening:
     )
 
 
-def _joined(run: RunAt, event: Event) -> Happening:
+def _joined(run: RunAt, event: Event) -> TimelineRow:
     at = float(event["time_unix_s"])
     words = f"host {event.get('host', '')} joined"
-    return Happening(at=at, step=step_at(run.record, at), name="+", words=words)
+    return TimelineRow(at=at, step=step_at(run.record, at), name="+", words=words)
 
 
 _COLUMNS: Final = (
@@ -261,7 +261,7 @@ _COLUMNS: Final = (
 
 def events(run: RunAt, width: int, rows: int) -> list[Text]:
     """The newest failures with their recoveries, and the hosts that joined."""
-    found: Sequence[Happening] = happenings_of(run)[:rows]
+    found: Sequence[TimelineRow] = timeline_of(run)[:rows]
     cells = [
         [
             Text(time.strftime("%H:%M:%S", time.localtime(each.at))),

@@ -1,4 +1,4 @@
-"""Recovery report: the newest recovery, phase by phase."""
+"""Newest recovery: its report, phase by phase."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def serving(
     path = run_dir / METRICS_TOKEN
     try:
         token = None if address.is_loopback else _token_in(path)
-        server = _Server(address, registry, token)
+        server = _MetricsServer(address, registry, token)
     except OSError as error:
         raise JobError(f"metrics cannot be served at {address.address}: {error}") from None
     url = address.url(server.server_address[1])
@@ -86,7 +86,7 @@ def _token_in(path: Path) -> str:
     return token
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     """Answers requests in threads that end with this process.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Shards per worker: what balance did."""
+"""Shard plans: the shards of each worker, and what balance did."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from holdfast.record.steps import Workers
 from holdfast.record.units import count
 from holdfast.views.dashboard.charts import POINTS, Chart
-from holdfast.views.dashboard.fleet import FEW, MAX_WORST
 from holdfast.views.dashboard.markup import Panel, empty, head, key
+from holdfast.views.dashboard.run_workers import FEW, MAX_WORST
 from holdfast.views.dashboard.theme import faded
 from holdfast.views.dashboard.view import View
 

@@ -1,4 +1,4 @@
-"""Steps: whether each step is recorded once, with the samples and the shards of its batch."""
+"""Checks of steps: each is recorded once, with the samples and the shards of its batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked, passed
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked, passed
 from holdfast.record.metrics_reader import lines_of
 from holdfast.record.units import count
 

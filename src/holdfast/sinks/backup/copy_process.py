@@ -1,6 +1,6 @@
 """The process that copies a run to a second store.
 
-    python -m holdfast.sinks.backup.process RUN_DIR PARENT
+    python -m holdfast.sinks.backup.copy_process RUN_DIR PARENT
 
 It writes its progress to standard output. Once its standard input ends, the run has ended: it
 copies what is left, and exits with status 1 if the store refuses that.

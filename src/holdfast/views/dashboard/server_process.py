@@ -1,6 +1,6 @@
 """The process that serves the page, with Streamlit.
 
-python -m holdfast.views.dashboard.process LISTENER PARENT PATH
+python -m holdfast.views.dashboard.server_process LISTENER PARENT PATH
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamlit.web import bootstrap
 import holdfast.views.dashboard.page  # noqa: F401 - the first visit would wait for the import
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.loopback import own_page_only
+from holdfast.views.dashboard.loopback_only import own_page_only
 
 MAX_CONNECTIONS: Final = 500
 """More requests at a time are refused."""

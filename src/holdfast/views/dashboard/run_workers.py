@@ -1,4 +1,4 @@
-"""Fleet: the workers of a run by host, and the color of each."""
+"""RunWorkers: the workers of a run by host, and the color of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def host_name(agent: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class RunWorkers:
     """The workers of a run.
 
     Attributes:
@@ -38,7 +38,7 @@ class Fleet:
     colors: Colors
 
     @classmethod
-    def of(cls, record: RunRecord, colors: Colors) -> Fleet:
+    def of(cls, record: RunRecord, colors: Colors) -> RunWorkers:
         """The workers of the newest step, and all that have been placed."""
         measured = record.steps.workers[-1:]
         ranks = {int(rank) for _, workers in measured for rank in workers["rank"]}

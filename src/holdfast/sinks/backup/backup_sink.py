@@ -135,7 +135,7 @@ class BackupSink(Sink):
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
-        words = [sys.executable, "-m", "holdfast.sinks.backup.process"]
+        words = [sys.executable, "-m", "holdfast.sinks.backup.copy_process"]
         with suppress(OSError), (self._run_dir / "logs" / LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, str(self._run_dir), str(os.getpid())],

@@ -1,4 +1,4 @@
-"""Link: what the address of the page says of what it shows, so that a link and a reload keep it."""
+"""PageLink: what the address of the page says of its content; a link and a reload keep that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPAN_NAMES: Final = {"All": "all", "10 min": "10min", "1 min": "1min"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class PageLink:
     """Choice of a visitor, as the address of the page has it.
 
     Attributes:
