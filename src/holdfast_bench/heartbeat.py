@@ -23,7 +23,7 @@ from holdfast.core.protocol import Status
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.child import Child
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import JsonTail
 from holdfast.rundir.run_directory import EVENTS, TOKEN, RunDirectory
 from holdfast.runs.hosts.endpoint import Endpoint, free_port, make_secrets, make_token
 from holdfast.wire.join import control_address, join
@@ -134,7 +134,7 @@ class _Cluster:
         self.agents = [_Agent(endpoint, token, address) for _ in range(num_agents)]
         for agent in self.agents:
             self._owned.callback(agent.close)
-        self._events = Tail(folder / EVENTS, whole=True)
+        self._events = JsonTail(folder / EVENTS)
         self._beats = [
             (time.monotonic() + interval_s * place / num_agents, agent)
             for place, agent in enumerate(self.agents)

@@ -10,9 +10,9 @@ from holdfast.record.goodput import (
     LOSSES,
     Cause,
     CommittedSteps,
-    Kind,
+    EventKind,
+    GoodputEvent,
     Losses,
-    Moment,
     attribute,
     losses_of_step,
 )
@@ -29,7 +29,7 @@ def steps_of(*at, first=1, evaluated=0, **losses):
 
 
 def moment(kind, at, **fields):
-    return Moment(at=float(at), kind=Kind[kind.upper()], **fields)
+    return GoodputEvent(at=float(at), kind=EventKind[kind.upper()], **fields)
 
 
 def spent(steps, *moments):
@@ -230,7 +230,7 @@ def test_losses_fill_no_more_than_the_time_there_is():
 
 TIMES = st.integers(0, 40).map(float)
 MOMENTS = st.builds(
-    Moment, at=TIMES, kind=st.sampled_from(Kind), workers=st.integers(0, 4),
+    GoodputEvent, at=TIMES, kind=st.sampled_from(EventKind), workers=st.integers(0, 4),
     step=st.integers(0, 12), last_step=st.integers(0, 12), is_silent=st.booleans(),
 )  # fmt: skip
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.views.dashboard.link import Link
 from holdfast.views.dashboard.live import LiveRuns
-from holdfast.views.dashboard.loopback import is_own
+from holdfast.views.dashboard.loopback_only import is_own
+from holdfast.views.dashboard.page_link import PageLink
 
 pytest.importorskip("streamlit")
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -94,9 +94,11 @@ def test_host_and_origin_are_those_of_the_own_page(host, origin, is_answered):
 
 
 def test_a_link_says_what_is_shown_and_nothing_unknown():
-    chosen = Link(run="b", axis="Step", span="10 min")
-    assert Link.parse(chosen.query(), ["a", "b"]) == chosen
-    assert Link.parse({"run": "../b", "axis": "<b>", "span": ""}, ["a", "b"]) == Link(run="a")
+    chosen = PageLink(run="b", axis="Step", span="10 min")
+    assert PageLink.parse(chosen.query(), ["a", "b"]) == chosen
+    assert PageLink.parse({"run": "../b", "axis": "<b>", "span": ""}, ["a", "b"]) == PageLink(
+        run="a"
+    )
 
 
 def test_a_link_finds_an_old_run_in_this_directory_only(tmp_path):

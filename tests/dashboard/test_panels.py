@@ -17,20 +17,19 @@ from holdfast.views.dashboard.charts import ticks
 from holdfast.views.dashboard.live import LiveRuns
 from holdfast.views.dashboard.markup import text
 from holdfast.views.dashboard.panels import (
-    accuracy,
-    band,
+    attention,
     breakdown,
     checkpoints,
-    hardware,
-    loss,
+    devices,
+    learning,
     lost,
-    report,
+    newest_recovery,
     runs,
-    shards,
+    shard_plans,
     summary,
     throughput,
     timeline,
-    workers,
+    worker_speeds,
 )
 from holdfast.views.dashboard.view import View
 
@@ -124,7 +123,7 @@ def test_a_failure_is_in_the_timeline_the_table_and_every_curve(run_dir):
     row = "1 20 rank 1 killed by <SIGKILL> 9 ms 0.50 s 0 steps kept by rank 0"
     assert row in words(panel.body).replace("&lt;", "<").replace("&gt;", ">")
     assert "✓ 1 of 1 recovered" in panel.head
-    for each in (panel, loss.panel(view), accuracy.panel(view), throughput.panel(view)):
+    for each in (panel, learning.loss(view), learning.accuracy(view), throughput.panel(view)):
         tags = [tag.text for tag in each.figure.layout.annotations]
         assert "<b>1</b>" in tags
         assert any(shape.x0 == pytest.approx(15.25) for shape in each.figure.layout.shapes)
@@ -140,7 +139,7 @@ def test_what_has_not_recovered_yet_is_in_progress(run_dir):
 
 
 def test_text_of_a_run_is_no_html(run_dir):
-    assert "<SIGKILL>" not in report.panel(view_of(run_dir)).body
+    assert "<SIGKILL>" not in newest_recovery.panel(view_of(run_dir)).body
     assert text("<b>&") == "&lt;b&gt;&amp;"
 
 
@@ -150,7 +149,7 @@ def test_the_report_has_the_phases_in_order(run_dir):
     write(run_dir / "recoveries.jsonl", [{**RECOVERY, "seconds": seconds, "state_bytes": 89.9e6}])
     job = load.check({"task": "a.py:b", "epochs": 4}, where="test")
     (run_dir / "job.yaml").write_text(load.dump(job))
-    said = words(report.panel(view_of(run_dir)).body)
+    said = words(newest_recovery.panel(view_of(run_dir)).body)
     order = [
         "killed 0 ms", "detected 9 ms", "others halted 29 ms", "replacement forked 59 ms",
         "workers ready 0.14 s", "state transferred 0.20 s", "first step 0.50 s",
@@ -164,7 +163,7 @@ def test_the_report_has_the_phases_in_order(run_dir):
 
 
 def test_a_report_has_no_phase_that_was_not_recorded(run_dir):
-    said = words(report.panel(view_of(run_dir)).body)
+    said = words(newest_recovery.panel(view_of(run_dir)).body)
     assert "replacement forked" in said
     assert not {"others halted", "state transferred"} & set(re.findall(r"[a-z]+ [a-z]+", said))
     assert "sent in" not in said
@@ -192,7 +191,7 @@ def test_each_worker_is_on_its_host(run_dir):
     first, second, _ = figure.layout.yaxis.tickvals
     assert second - first > 1, "hosts are apart"
     assert "rank 1 reef-2" in words(breakdown.panel(view).body)
-    head, body = words(hardware.panel(view).head), words(hardware.panel(view).body)
+    head, body = words(worker_speeds.panel(view).head), words(worker_speeds.panel(view).body)
     assert "rank 1 reef-2 · L4 1.00 30.0 300" in body
     assert "GB/s" in body
     assert "imbalance" in head
@@ -208,7 +207,7 @@ def test_samples_say_where_a_worker_runs(run_dir):
     write(run_dir / "system.jsonl", moved)
     view = view_of(run_dir)
     assert view.record.hosts == {1: "reef-2-0123abcd"}
-    said = words(workers.panel(view).body)
+    said = words(devices.panel(view).body)
     assert said.count("rank 1 CPU cores 50 % 1.00") == 1, "where it is now"
 
 
@@ -229,7 +228,7 @@ def large_view(path):
 
 def test_of_many_workers_the_worst_are_named(large_run):
     view = large_view(large_run)
-    figure = shards.panel(view).figure
+    figure = shard_plans.panel(view).figure
     named = [each.name for each in figure.data if each.name]
     assert named[0] == "median"
     assert len(named) == 4, "and three workers"
@@ -238,8 +237,8 @@ def test_of_many_workers_the_worst_are_named(large_run):
     said = words(breakdown.panel(view).body)
     assert said.count("rank ") == breakdown.MAX_WORST
     assert "mean" in said
-    assert words(hardware.panel(view).body).count("rank ") == 8
-    panel = workers.panel(view)
+    assert words(worker_speeds.panel(view).body).count("rank ") == 8
+    panel = devices.panel(view)
     heat = panel.figure.data[0]
     assert heat.type == "heatmap"
     assert len(heat.z) == MANY / 2, "two devices share a row"
@@ -257,7 +256,7 @@ def test_without_failures_lanes_of_many_are_hosts(large_run):
 
 def test_tags_that_would_cover_each_other_are_one(tmp_path):
     write_run(tmp_path / "run", steps=400, workers=2, failures=60)
-    figure = loss.panel(large_view(tmp_path / "run")).figure
+    figure = learning.loss(large_view(tmp_path / "run")).figure
     tags = [each.text for each in figure.layout.annotations if each.text.startswith("<b>")]
     assert 10 < len(tags) <= 20
     assert tags[0].startswith("<b>1–")
@@ -266,7 +265,7 @@ def test_tags_that_would_cover_each_other_are_one(tmp_path):
 def test_a_chart_stays_the_same_for_a_while_and_its_values_do_not(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
     views = [view_of(run_dir, now=now) for now in (1026.1, 1027.9, 1028.1)]
-    for panel in (loss.panel, throughput.panel, timeline.panel, shards.panel):
+    for panel in (learning.loss, throughput.panel, timeline.panel, shard_plans.panel):
         first, second, third = [panel(view).figure.to_json() for view in views]
         assert first == second
         assert second != third
@@ -278,15 +277,15 @@ def test_a_run_that_is_not_read_yet_says_so(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "read_share", 0.41)
     view = View(record=record, now=1026.0, colors=theme.DARK)
     assert "○ Reading 40 steps, 41 %" in words(summary.pill(view).body)
-    assert not band.panel(view).body
+    assert not attention.band(view).body
 
 
 def test_the_band_says_what_to_do(run_dir, monkeypatch):
     monkeypatch.setattr(RunRecord, "state", lambda *_: band_state("running"))
-    said = words(band.panel(view_of(run_dir)).body)
+    said = words(attention.band(view_of(run_dir)).body)
     assert "Input-bound: waiting for samples takes 41 % of a step. Raise loader.workers" in said
     monkeypatch.undo()
-    assert "its process ended" in words(band.panel(view_of(run_dir)).body)
+    assert "its process ended" in words(attention.band(view_of(run_dir)).body)
 
 
 def band_state(name):
@@ -298,35 +297,35 @@ def band_state(name):
 def test_curves_follow_the_axis_and_the_range(run_dir):
     view = view_of(run_dir, axis="step")
     assert view.x_range == (0.0, 40.0)
-    assert list(loss.panel(view).figure.data[-1].x)[:2] == [1.0, 2.0]
+    assert list(learning.loss(view).figure.data[-1].x)[:2] == [1.0, 2.0]
     late = view_of(run_dir, span_s=5.0)
-    assert max(loss.panel(late).figure.data[-1].y) < max(loss.panel(view).figure.data[-1].y)
+    assert max(learning.loss(late).figure.data[-1].y) < max(learning.loss(view).figure.data[-1].y)
     assert late.x_range[0] == pytest.approx(late.x_range[1] - 5)
     assert ticks(view_of(run_dir))[1][:2] == ["0 s", "5"]
 
 
 def test_the_accuracy_of_the_training_is_a_thin_line_with_its_newest_value(run_dir):
-    thin, main = accuracy.panel(view_of(run_dir)).figure.data
+    thin, main = learning.accuracy(view_of(run_dir)).figure.data
     assert thin.line.width < main.line.width
     assert (thin.y[0], thin.y[-1]) == pytest.approx((1, 40))
-    texts = [tag.text for tag in accuracy.panel(view_of(run_dir)).figure.layout.annotations]
+    texts = [tag.text for tag in learning.accuracy(view_of(run_dir)).figure.layout.annotations]
     assert "training 40.0 %" in [each.replace(units.NBSP, " ") for each in texts]
 
 
 def test_a_compared_run_is_dashed(run_dir):
     view = view_of(run_dir, compared=RunRecord(run_dir))
-    for panel in (loss.panel(view), accuracy.panel(view)):
+    for panel in (learning.loss(view), learning.accuracy(view)):
         assert panel.figure.data[-1].line.dash
         assert "recorded" in panel.head
 
 
 def test_shards_times_hardware_and_lost_time(run_dir):
     view = view_of(run_dir)
-    figure = shards.panel(view).figure
+    figure = shard_plans.panel(view).figure
     assert [list(each.y) for each in figure.data] == [[4, 6, 6], [4, 2, 2]]
     said = words(breakdown.panel(view).body)
     assert "rank 0 5.75 shards" in said
-    said = words(hardware.panel(view).body)
+    said = words(worker_speeds.panel(view).body)
     assert "rank 1 GTX 1650 0.23" in said
     said = words(lost.panel(view).body)
     assert "useful steps" in said
@@ -336,13 +335,13 @@ def test_shards_times_hardware_and_lost_time(run_dir):
 
 
 def test_devices_are_shown_where_the_run_measures_them(run_dir):
-    assert "once the run records it" in workers.panel(view_of(run_dir)).body
+    assert "once the run records it" in devices.panel(view_of(run_dir)).body
     gpu = {"index": 0, "name": "RTX 3060", "utilization": 0.54, "memory_bytes": 5.9e9,
            "memory_total_bytes": 12e9, "temperature_c": 71, "power_w": 120}  # fmt: skip
     line = {"host": "reef-1", "time_unix_s": 1006.0, "cpu": 0.2, "memory_bytes": 1,
             "memory_total_bytes": 2, "gpus": [gpu], "workers": []}  # fmt: skip
     write(run_dir / "system.jsonl", [line, line])
-    said = words(workers.panel(view_of(run_dir)).body)
+    said = words(devices.panel(view_of(run_dir)).body)
     assert "GPU 0 reef-1 · RTX 3060 54 % 5.90 of 12.0 71" in said
 
 

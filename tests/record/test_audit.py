@@ -11,10 +11,10 @@ import recorded_run
 from checkpoints import layout_of, save, state_of
 from holdfast.data.loading.order import SampleOrder
 from holdfast.record.audit.audit import audit
-from holdfast.record.audit.check import Outcome
 from holdfast.record.audit.lineage import lives_of, segments_of
 from holdfast.record.audit.samples import check_samples
-from holdfast.record.audit.steps import Epoch, StepRow, epochs_of
+from holdfast.record.audit.statement import Answer
+from holdfast.record.audit.step_checks import Epoch, StepRow, epochs_of
 
 LAYOUT = layout_of(width=2)
 ORDER = {
@@ -53,7 +53,7 @@ def texts(run, outcome):
 
 def test_a_whole_record_proves_everything(run):
     found = audit(run)
-    assert {check.outcome for check in found.checks} == {Outcome.OK}
+    assert {check.outcome for check in found.checks} == {Answer.OK}
     assert (found.steps, found.has_failed) == (40, False)
     assert found.epochs == tuple(
         Epoch(number=number, steps=10, samples=640, is_complete=True) for number in range(4)
@@ -108,43 +108,43 @@ def changed(step, **fields):
 )
 def test_what_contradicts_the_record_is_named(run, change, failed):
     rewrite(run / "metrics.jsonl", change)
-    found = texts(run, Outcome.FAILED)
+    found = texts(run, Answer.FAILED)
     assert found.keys() == failed.keys()
     assert all(text in found[name] for name, text in failed.items())
 
 
 def test_many_problems_are_counted(run):
     rewrite(run / "metrics.jsonl", lambda lines: [line for line in lines if line["step"] % 5])
-    assert "step 25 is missing; and 3 more" in texts(run, Outcome.FAILED)["steps"]
+    assert "step 25 is missing; and 3 more" in texts(run, Answer.FAILED)["steps"]
 
 
 def test_skipped_steps_are_counted(run):
     rewrite(run / "metrics.jsonl", changed(5, skipped=True))
-    assert texts(run, Outcome.OK)["skipped"].startswith("1 step skipped")
+    assert texts(run, Answer.OK)["skipped"].startswith("1 step skipped")
 
 
 def test_checkpoints_of_other_data_are_found(run):
     saved(run, 30, seed=1)
     saved(run, 20, epochs=2, samples="other")  # extended since, on other hardware
-    assert texts(run, Outcome.FAILED) == {
+    assert texts(run, Answer.FAILED) == {
         "checkpoints": "the checkpoint of step 30 has another seed"
     }
 
 
 def test_without_a_checkpoint_the_order_is_not_known(run):
     shutil.rmtree(run / "checkpoints")
-    found = texts(run, Outcome.NOT_CHECKED)
+    found = texts(run, Answer.NOT_CHECKED)
     assert found.keys() == {"batches", "shards", "samples", "checkpoints"}
 
 
 def test_a_damaged_checkpoint_is_named(run):
     (run / "checkpoints" / "step-00000040" / "manifest.json").write_bytes(b"{")
-    assert "manifest.json is damaged" in texts(run, Outcome.FAILED)["checkpoints"]
+    assert "manifest.json is damaged" in texts(run, Answer.FAILED)["checkpoints"]
 
 
 def test_a_record_that_was_cut_off_is_not_the_whole_run(run):
     rewrite(run / "metrics.jsonl", lambda lines: lines[:25])
-    problem = texts(run, Outcome.FAILED)["steps"]
+    problem = texts(run, Answer.FAILED)["steps"]
     assert problem.endswith("to 40 are missing: the run has reached step 40")
 
 
@@ -153,7 +153,7 @@ def test_a_run_without_a_step_proves_nothing_and_says_why(run):
     rewrite(run / "events.jsonl", lambda lines: lines[:3])
     for change, found in [(Path.unlink, "is missing"), (Path.touch, "has no step")]:
         change(run / "metrics.jsonl")
-        texts_of = texts(run, Outcome.NOT_CHECKED)
+        texts_of = texts(run, Answer.NOT_CHECKED)
         assert texts_of.keys() == {check.name for check in audit(run).checks} - {"events"}
         assert texts_of["steps"].startswith(f"metrics.jsonl {found}, and as far as events")
         assert "no step was committed: audit the run after its first step" in texts_of["steps"]
@@ -162,12 +162,12 @@ def test_a_run_without_a_step_proves_nothing_and_says_why(run):
 
 def test_steps_that_were_made_and_are_not_recorded_are_missing(run):
     (run / "metrics.jsonl").unlink()
-    (problem,) = texts(run, Outcome.FAILED).values()
+    (problem,) = texts(run, Answer.FAILED).values()
     assert problem == (
         "metrics.jsonl is missing, and the run has reached step 40: copy the file from a backup"
     )
     shutil.rmtree(run / "checkpoints")
-    assert "has reached step 20:" in texts(run, Outcome.FAILED)["steps"]  # of its last generation
+    assert "has reached step 20:" in texts(run, Answer.FAILED)["steps"]  # of its last generation
 
 
 def test_events_that_cannot_be_read_are_named(run, command_line):
@@ -175,11 +175,11 @@ def test_events_that_cannot_be_read_are_named(run, command_line):
     begun = len(path.read_text().splitlines())
     with path.open("a") as file:
         file.write('{"event"')  # as a crash leaves it
-    assert outcomes(run)["events"] is Outcome.OK
+    assert outcomes(run)["events"] is Answer.OK
     assert command_line("events", str(run))[2] == ""
     with path.open("a") as file:
         file.write("\n[1]\n")
-    assert texts(run, Outcome.NOT_CHECKED)["events"].endswith(f"leaves: {begun + 1}, {begun + 2}")
+    assert texts(run, Answer.NOT_CHECKED)["events"].endswith(f"leaves: {begun + 1}, {begun + 2}")
     for words in ([], ["--json"]):
         status, out, err = command_line("events", str(run), *words)
         assert (status, "generation" in out) == (0, True)
@@ -188,10 +188,10 @@ def test_events_that_cannot_be_read_are_named(run, command_line):
 
 def test_epochs_of_a_stream_are_compared_with_each_other(run):
     saved(run, num_samples=None, stream="own.Stream")
-    assert outcomes(run)["samples"] is Outcome.NOT_CHECKED
-    assert outcomes(run)["batches"] is Outcome.NOT_CHECKED
+    assert outcomes(run)["samples"] is Answer.NOT_CHECKED
+    assert outcomes(run)["batches"] is Answer.NOT_CHECKED
     rewrite(run / "metrics.jsonl", changed(20, samples=10))
-    assert texts(run, Outcome.FAILED) == {
+    assert texts(run, Answer.FAILED) == {
         "samples": "the epochs have unlike numbers of samples: 640, 586, 640"
     }
 
@@ -211,11 +211,11 @@ def test_an_epoch_uses_each_sample_once(num_samples, drops_last):
     steps = range(2 * order.steps_per_epoch + 1)
     rows = [row_of(order, step) for step in steps]
     check = check_samples(rows, epochs_of(rows, order, is_over=False), order)
-    assert check.outcome is Outcome.OK
+    assert check.outcome is Answer.OK
     assert "epoch 2, which is not complete, used none twice" in check.text
     twice = [*rows[:-1], replace(rows[-1], epoch=0)]
     failed = check_samples(twice, epochs_of(twice, order, is_over=False), order)
-    assert failed.outcome is Outcome.FAILED
+    assert failed.outcome is Answer.FAILED
 
 
 def row_of(order, step):
@@ -234,7 +234,7 @@ def test_too_many_samples_are_not_checked():
     order = SampleOrder.of_facts({**ORDER, "num_samples": 1 << 40})
     rows = [row_of(order, 0)]
     check = check_samples(rows, epochs_of(rows, order, is_over=False), order)
-    assert check.outcome is Outcome.NOT_CHECKED
+    assert check.outcome is Answer.NOT_CHECKED
 
 
 def generation(number, at, step, last=0, from_checkpoint=True):
@@ -282,11 +282,11 @@ def test_the_steps_that_count_are_those_that_no_later_generation_replaced():
 @pytest.mark.parametrize(
     ("more", "outcome", "text"),
     [
-        (generation(3, 1018.0, 18, last=20, from_checkpoint=False), Outcome.FAILED,
+        (generation(3, 1018.0, 18, last=20, from_checkpoint=False), Answer.FAILED,
          "generation 3 of start 1 continued after step 18, and 20 steps were committed"),
-        (generation(3, 1018.0, 30), Outcome.NOT_CHECKED,
+        (generation(3, 1018.0, 30), Answer.NOT_CHECKED,
          "generation 3 of start 1 began after step 30, of which no checkpoint is recorded here"),
-        (generation(3, 1018.0, 10), Outcome.OK, "in 1 generation a number that"),
+        (generation(3, 1018.0, 10), Answer.OK, "in 1 generation a number that"),
     ],
 )  # fmt: skip
 def test_a_generation_continues_from_a_step_that_was_there(run, more, outcome, text):
@@ -304,7 +304,7 @@ def test_a_recovery_report_says_what_was_computed_again(run):
 def test_clocks_of_several_hosts_do_not_tell_who_wrote_a_step(run):
     hosts = [event("worker-started", 1000.0, rank=0, pid=1, host=name) for name in ("a", "b")]
     rewrite(run / "events.jsonl", lambda lines: [*lines, *hosts])
-    assert outcomes(run)["writers"] is Outcome.NOT_CHECKED
+    assert outcomes(run)["writers"] is Answer.NOT_CHECKED
 
 
 def test_the_command_fails_if_a_check_does(run, command_line):

@@ -1,6 +1,5 @@
 """Logs survive crashes and full disks, and never end a run."""
 
-import json
 import subprocess
 import sys
 
@@ -83,80 +82,6 @@ print([entry["step"] for entry in lines.read(path)])
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[1, 3]\n"
-
-
-def test_a_tail_gives_each_line_that_is_appended_once_it_is_whole(tmp_path):
-    path = tmp_path / "log"
-    assert json_lines.Tail(path)() == json_lines.last(path) == []
-    from_the_start = json_lines.Tail(path)
-    path.write_text('{"step": 1}\n')
-    tail = json_lines.Tail(path)
-    with path.open("a") as file:
-        for text, expected in [
-            ('{"step": 2}\n{"st', [{"step": 2}]),
-            ("", []),
-            ('ep": 3}\n\n{torn\n{"step": 4}\n', [{"step": 3}, {"step": 4}]),
-        ]:
-            file.write(text)
-            file.flush()
-            assert tail() == expected
-    assert from_the_start() == json_lines.last(path) == [{"step": step} for step in (1, 2, 3, 4)]
-
-
-def write_steps(path, *steps, evaluated=(), mode="a", time=0.0):
-    with path.open(mode) as file:
-        for step in steps:
-            file.write(json.dumps({"step": step, "loss": step / 7, "time_unix_s": time}) + "\n")
-            if step in evaluated:
-                file.write(json.dumps({"step": step, "evaluation": {"score": step}}) + "\n")
-
-
-def told(tail):
-    return [(line["step"], "loss" if "loss" in line else "evaluation") for line in tail()]
-
-
-@pytest.mark.parametrize("tail_bytes", [60, json_lines.TAIL_BYTES])
-@pytest.mark.parametrize("read_between", [True, False])
-def test_steps_are_told_once_where_a_restart_shortens_their_file(
-    tmp_path, monkeypatch, tail_bytes, read_between
-):
-    monkeypatch.setattr(json_lines, "TAIL_BYTES", tail_bytes)
-    path = tmp_path / "metrics.jsonl"
-    tail = json_lines.StepTail(path)
-    tail.begin(0)
-    assert told(tail) == []
-    write_steps(path, 1, 2, 3, 4, evaluated=[3])
-    assert told(tail) == [(1, "loss"), (2, "loss"), (3, "loss"), (3, "evaluation"), (4, "loss")]
-    json_lines.forget_after(path, 2)
-    assert told(tail) == []
-    write_steps(path, 3, evaluated=[3], time=1.0)
-    if read_between:
-        assert told(tail) == []
-    write_steps(path, 4, 5, 6, evaluated=[5], time=1.0)
-    assert told(tail) == [(5, "loss"), (5, "evaluation"), (6, "loss")]
-
-
-@pytest.mark.parametrize("tail_bytes", [60, json_lines.TAIL_BYTES])
-@pytest.mark.parametrize("step", [6, 8])
-def test_steps_of_earlier_attempts_are_not_told(tmp_path, monkeypatch, tail_bytes, step):
-    monkeypatch.setattr(json_lines, "TAIL_BYTES", tail_bytes)
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, *range(1, 9), evaluated=[3, 6])
-    tail = json_lines.StepTail(path)
-    assert told(tail) == []
-    tail.begin(step)
-    assert told(tail) == []
-    json_lines.forget_after(path, step)
-    assert told(tail) == []
-    write_steps(path, *range(step + 1, 10), evaluated=[9], time=1.0)
-    steps = [(each, "loss") for each in range(step + 1, 10)]
-    assert told(tail) == [*steps, (9, "evaluation")]
-    with path.open("a") as file:
-        file.write('{"step": 10, "lo')
-        file.flush()
-        assert told(tail) == []
-        file.write('ss": 1}\n')
-    assert told(tail) == [(10, "loss")]
 
 
 ODD_LINES = ["{}", '{"step": null}', '{"step": "x"}', '{"step": 1e999}', "[" * 99_999]

@@ -7,7 +7,7 @@ import pytest
 from holdfast.record.run_record import RunRecord
 from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.dashboard.panels.speed import speed_of
+from holdfast.views.dashboard.panels.throughput import speed_of
 from recorded_run import LAST_STEP, NOW, STARTED, write_run
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.rundir import restarts
 from holdfast.rundir.json_lines import EventLog
+from holdfast.rundir.run_directory import restarts_in
 
 START = ("run-started", {})
 
@@ -28,4 +28,4 @@ def test_every_start_of_all_workers_but_the_first_of_a_life_counts(tmp_path, eve
     with EventLog(tmp_path / "events.jsonl") as log:
         for event, fields in events:
             log.event(event, **fields)
-    assert restarts.count(tmp_path) == count
+    assert restarts_in(tmp_path) == count

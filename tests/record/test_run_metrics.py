@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from holdfast.core.protocol import Stage, WorkerProgress
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.record.recovery_reports import Cause, RecoveryReport
+from holdfast.record.recovery_reports import RecoveryReport, RootCause
 from holdfast.rundir.system_file import SystemFile
 from holdfast.sinks.prometheus import catalogue
 from holdfast.sinks.prometheus.address import MetricsAddress
+from holdfast.sinks.prometheus.metrics_server import MAX_REQUESTS, serving
 from holdfast.sinks.prometheus.run_metrics import RunMetrics
-from holdfast.sinks.prometheus.server import MAX_REQUESTS, serving
 from holdfast.sinks.prometheus.system_metrics import MAX_AGE_S, SystemMetrics
 from holdfast.wire.rpc import RunStateMessage
 from system_samples import SAMPLE, taken
@@ -147,10 +147,10 @@ def test_checkpoints_are_counted_once_for_all_hosts(run, tmp_path):
 @pytest.mark.parametrize(
     ("cause", "label"),
     [
-        (Cause(who="rank 1", rank=1, what="was killed by SIGKILL"), "worker"),
-        (Cause(who="rank 1", rank=1, what="hung: it did nothing for 5 s"), "worker-hung"),
-        (Cause(who="fork-server", what="ended"), "fork-server"),
-        (Cause(who="host", what="h2 does not answer"), "host"),
+        (RootCause(who="rank 1", rank=1, what="was killed by SIGKILL"), "worker"),
+        (RootCause(who="rank 1", rank=1, what="hung: it did nothing for 5 s"), "worker-hung"),
+        (RootCause(who="fork-server", what="ended"), "fork-server"),
+        (RootCause(who="host", what="h2 does not answer"), "host"),
     ],
 )
 def test_recoveries_are_counted_by_cause_and_stage(run, cause, label):

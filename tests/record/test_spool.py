@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.sinks.trackers import spool
-from holdfast.sinks.trackers.spool import BATCH_BYTES, Cursor
+from holdfast.sinks.trackers.spool import BATCH_BYTES, SpoolCursor
 
 
 def step_line(step, **fields):
@@ -43,7 +43,7 @@ def test_a_line_becomes_a_point_per_number(tmp_path):
         step_line(4, logged={"confidence": 0.5, "broken": None}, phases={"forward": 1.0}),
         {"step": 4, "evaluation": {"accuracy": 0.75, "confusion": [[1, 2], [3, 4]]}},
     )
-    points, _, _ = read_all(tmp_path, Cursor())
+    points, _, _ = read_all(tmp_path, SpoolCursor())
     assert {point.name: point.value for point in points} == {
         "train/loss": 0.25,
         "train/lr": 0.1,
@@ -56,14 +56,14 @@ def test_a_line_becomes_a_point_per_number(tmp_path):
 
 def test_a_long_file_is_read_in_batches(tmp_path):
     append(tmp_path, *(step_line(step) for step in range(1, 2001)))
-    points, batches, _ = read_all(tmp_path, Cursor())
+    points, batches, _ = read_all(tmp_path, SpoolCursor())
     assert steps_of(points) == list(range(1, 2001))
     assert batches == -(-(tmp_path / "metrics.jsonl").stat().st_size // BATCH_BYTES)
 
 
 def test_a_line_is_read_once_it_is_whole_and_a_torn_one_is_skipped(tmp_path):
     append(tmp_path, step_line(1))
-    _, _, cursor = read_all(tmp_path, Cursor())
+    _, _, cursor = read_all(tmp_path, SpoolCursor())
     path = tmp_path / "metrics.jsonl"
     with path.open("a") as file:
         file.write('{"step": 2, "lo')
@@ -76,9 +76,9 @@ def test_a_line_is_read_once_it_is_whole_and_a_torn_one_is_skipped(tmp_path):
 
 def test_a_cursor_outlives_its_process(tmp_path):
     append(tmp_path, step_line(1), {"step": 1, "evaluation": {"accuracy": 0.5}})
-    _, _, cursor = read_all(tmp_path, Cursor())
+    _, _, cursor = read_all(tmp_path, SpoolCursor())
     append(tmp_path, step_line(2))
-    again = Cursor.model_validate_json(cursor.model_dump_json())
+    again = SpoolCursor.model_validate_json(cursor.model_dump_json())
     assert steps_of(read_all(tmp_path, again)[0]) == [2]
 
 
@@ -97,7 +97,7 @@ def test_a_cursor_outlives_its_process(tmp_path):
 def test_steps_that_are_computed_again_are_read_once(acts, padding):
     """A restart cuts steps off the file, and computes them again with later times."""
     with tempfile.TemporaryDirectory() as folder:
-        run_dir, now, seen, cursor = Path(folder), 0, [], Cursor()
+        run_dir, now, seen, cursor = Path(folder), 0, [], SpoolCursor()
         ends = [0]  # of the lines, bytes
         path = run_dir / "metrics.jsonl"
         path.touch()
@@ -128,7 +128,7 @@ def test_recoveries_and_samples_of_hosts_become_points(tmp_path):
     append(tmp_path, report, {"number": "of another version"}, name="recoveries.jsonl")
     sample = {"host": "a", "time_unix_s": 9.0, "cpu": 0.5, "gpus": [{"memory_bytes": 10}]}
     append(tmp_path, sample, sample, name="system.jsonl")
-    batch, _ = spool.read(tmp_path, Cursor(), has_steps=True)
+    batch, _ = spool.read(tmp_path, SpoolCursor(), has_steps=True)
     assert [report.number for report in batch.recoveries] == [3]
     found = {(point.name, point.step): point.value for point in batch.points}
     assert found["recovery/seconds", 3] == pytest.approx(0.3)

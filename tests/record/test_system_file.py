@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.hardware.system_sample import ADAPTER
 from holdfast.rundir import system_file
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import JsonTail
 from holdfast.rundir.system_file import SystemFile, samples_in
 from system_samples import SAMPLE
 
@@ -35,7 +35,7 @@ def test_a_file_that_is_not_there_holds_nothing(tmp_path):
 
 def test_there_are_two_files_at_most_and_a_reader_follows(tmp_path, path, monkeypatch):
     monkeypatch.setattr(system_file, "MAX_BYTES", 2000)
-    read, times = Tail(path), []
+    read, times = JsonTail(path), []
     for number in range(41):
         SystemFile(tmp_path).add([replace(SAMPLE, time_unix_s=float(number))])
         times += [line["time_unix_s"] for line in read()]

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.core.protocol import Stage, WorkerProgress
-from holdfast.record.recovery_reports import Cause, RecoveryReport
+from holdfast.record.live_state import ProgressRate
+from holdfast.record.recovery_reports import RecoveryReport, RootCause
 from holdfast.rundir.run_directory import worker_log
 from holdfast.sinks.tee import Tee
-from holdfast.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Pace, Terminal
+from holdfast.sinks.terminal import PLAIN_INTERVAL_S, WAIT_S, Terminal
 from holdfast.wire.rpc import RunStateMessage
 
 
@@ -150,7 +151,7 @@ def test_a_long_wait_is_explained_and_a_short_one_is_not(tmp_path, terminal):
 
 
 def test_the_pace_is_that_of_the_last_half_minute():
-    pace = Pace()
+    pace = ProgressRate()
     assert pace() is None
     for second in range(100):
         pace.note(second, step=second, samples=10 * second)
@@ -160,7 +161,7 @@ def test_the_pace_is_that_of_the_last_half_minute():
 
 
 def test_a_run_that_rolls_back_is_measured_from_there():
-    pace = Pace()
+    pace = ProgressRate()
     for now, step in enumerate((0, 5, 0)):
         pace.note(now, step, 10 * step)
     assert pace() is None
@@ -192,13 +193,13 @@ def test_how_a_lost_host_joins_again_is_said_once(tmp_path):
     view = Terminal(Tee(tmp_path, ()), tmp_path, console, hint="make a token")
     report = RecoveryReport(
         number=1, time_unix_s=0.0, outcome="recovered", step=3, ended=(), halted=(0,),
-        causes=(Cause(who="rank 1", rank=1, what="was killed"),), seconds={}, total_s=0.0,
+        causes=(RootCause(who="rank 1", rank=1, what="was killed"),), seconds={}, total_s=0.0,
         checkpoint=None, recomputed_steps=0, recomputed_samples=0,
     )  # fmt: skip
     view.on_recovery(report)
     assert "make a token" not in text.getvalue()
     for _ in range(2):
-        view.on_recovery(replace(report, causes=(Cause(who="host", what="does not answer"),)))
+        view.on_recovery(replace(report, causes=(RootCause(who="host", what="does not answer"),)))
     assert text.getvalue().count("make a token") == 1
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from conftest import wait_until
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import JsonTail
 from namespaces import namespaces, needs_iptables
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
@@ -34,8 +34,8 @@ class Run:
         self.first = hosts.start(1, "coordinator", *self.keys, "workers=6", *there)
         self.token = self.folder / "secrets" / "join.token"
         self.events, self.commits, self.first_commit_at = [], [], 0.0
-        self._news = Tail(self.folder / "events.jsonl", whole=True)
-        self._steps = Tail(self.folder / "metrics.jsonl", whole=True)
+        self._news = JsonTail(self.folder / "events.jsonl")
+        self._steps = JsonTail(self.folder / "metrics.jsonl")
         wait_until(self.token.exists)
         self.agents = {number: self.join(number) for number in (2, 3)}
         self.await_members(6)

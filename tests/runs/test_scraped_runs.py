@@ -19,8 +19,7 @@ from conftest import events_of, own_loopback_address, wait_until
 from holdfast.record.run_record import RunRecord
 from holdfast.sinks.prometheus import catalogue, files
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.panels import alerts as alert_panel
-from holdfast.views.dashboard.panels import workers
+from holdfast.views.dashboard.panels import attention, devices
 from holdfast.views.dashboard.view import View
 from prometheus_tools import needs_prometheus
 
@@ -138,11 +137,11 @@ def test_all_that_a_dashboard_shows_of_a_run_on_two_hosts_arrives(
                 found = query(expr.replace("$instance", targets[0]))
                 assert found or "accuracy" in expr, expr
 
-    assert "86" in workers.panel(view_of(tmp_path / "run")).body
+    assert "86" in devices.panel(view_of(tmp_path / "run")).body
     first.send_signal(signal.SIGTERM)
     assert first.wait(120) == agent.wait(60) == 130
     lasted(tmp_path / "run" / "system.jsonl", 300)
-    said = alert_panel.panel(view_of(tmp_path / "run")).body
+    said = attention.alerts(view_of(tmp_path / "run")).body
     assert "▲ GPU &gt; 85 °C for 5 min" in said
     assert said.count("▲") == 1
 

@@ -14,7 +14,7 @@ from conftest import wait_until
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.system_file import SystemFile
-from holdfast.runs.hosts.shipper import Shipper, positions_of
+from holdfast.runs.hosts.shipper import Shipper, ends_of
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, OPTIONS, handlers
 from system_samples import SAMPLE
 
@@ -72,7 +72,7 @@ def coordinator(there, address):
 def test_what_is_logged_after_joining_arrives_whole_and_once(here, there, tmp_path):
     address = f"unix:{os.path.relpath(tmp_path)}/socket"
     log = here / "logs" / "rank-1.log"
-    positions, logged = positions_of(here), b""
+    positions, logged = ends_of(here), b""
 
     def write(content):
         nonlocal logged
@@ -101,7 +101,7 @@ def test_what_is_logged_after_joining_arrives_whole_and_once(here, there, tmp_pa
 def test_the_end_sends_what_is_left_also_of_a_line(here, there, tmp_path):
     address = f"unix:{os.path.relpath(tmp_path)}/socket"
     with coordinator(there, address):
-        with Shipper(here, address, None, positions_of(here)):
+        with Shipper(here, address, None, ends_of(here)):
             with EventLog(here / "events.jsonl") as events:
                 events.event("worker-started", rank=1, pid=7)
             with (here / "logs" / "rank-1.log").open("a") as log:
@@ -122,7 +122,7 @@ def test_samples_of_a_host_arrive_also_after_the_file_was_replaced(here, there, 
         return newest is not None and newest.time_unix_s == time_unix_s
 
     SystemFile(here).add([sample(1.0)])  # before it joined
-    with Shipper(here, address, None, positions_of(here)):
+    with Shipper(here, address, None, ends_of(here)):
         SystemFile(here).add([sample(2.0), sample(3.0)])
         with coordinator(there, address):
             wait_until(lambda: arrived(3.0))

@@ -20,16 +20,16 @@ from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.endpoint import rejoin_hint
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.sinks.backup.sink import sinks_of_backup
+from holdfast.sinks.backup.backup_sink import sinks_of_backup
 from holdfast.sinks.callback import Callback, OnEvent
 from holdfast.sinks.loss_curve import LossCurve
 from holdfast.sinks.notifier import Notifier
 from holdfast.sinks.prometheus.address import MetricsAddress
-from holdfast.sinks.prometheus.sink import metrics_of_run
+from holdfast.sinks.prometheus.served_metrics import metrics_of_run
 from holdfast.sinks.run_files import RunFiles
 from holdfast.sinks.tee import Tee
 from holdfast.sinks.terminal import Terminal
-from holdfast.sinks.trackers.sink import Trackers
+from holdfast.sinks.trackers.tracker_sink import Trackers
 
 Sidecar = Callable[[Path], AbstractContextManager[object]]
 

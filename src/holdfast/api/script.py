@@ -14,8 +14,7 @@ from holdfast.api.attended import UNATTENDED, Attendance, attend
 from holdfast.api.reserve import reserved
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
-from holdfast.rundir import restarts
-from holdfast.rundir.run_directory import new_run
+from holdfast.rundir.run_directory import new_run, restarts_in
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 
@@ -74,7 +73,7 @@ def run_script(
         return ScriptResult(
             status=summary["status"],
             workers=job.workers,
-            restarts=restarts.count(path),
+            restarts=restarts_in(path),
             seconds=round(time.monotonic() - began, 3),
             run_dir=path,
         )

@@ -18,7 +18,7 @@ from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Word
 from holdfast.errors import JobError
 from holdfast.linux.process import Process
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import Cursor, JsonTail, end_of
 from holdfast.rundir.run_directory import EVENTS, is_held
 
 COORDINATOR: Final = "coordinator"
@@ -46,7 +46,8 @@ class Target:
         self.arena: Arena | None = None
         self.has_begun = self.over = False
         self.first_step = 0
-        self._news = Tail(run_dir / EVENTS, whole=whole)
+        events = run_dir / EVENTS
+        self._news = JsonTail(events, Cursor() if whole else end_of(events))
         self._processes: dict[str | int, Process] = {}  # by rank or name
 
     @classmethod

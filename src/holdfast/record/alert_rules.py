@@ -1,6 +1,6 @@
 """Alerts: what a person should look at in a run, and from which value on.
 
-`observe.record.alerts` evaluates these rules on the record of a run, Prometheus those of
+`record.views.alerts` evaluates these rules on the record of a run, Prometheus those of
 `prometheus/alerts.yaml`, which a test holds to these.
 """
 
@@ -15,12 +15,12 @@ class AlertRule:
     """A rule.
 
     Attributes:
-        name: Of the alert.
-        title: What must not be, for people.
+        name: Name of the alert.
+        title: State that must not be, for people.
         limit: The value past which it is.
         lasts_s: For how long, seconds, until it is an alert; 0: at once.
-        severity: How soon a person should look at it.
-        remedy: What to do.
+        severity: Urgency with which a person should look at it.
+        remedy: Advice.
     """
 
     name: str

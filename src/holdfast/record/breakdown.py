@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isnan
 from typing import Any, Final
 
 _OF_SHARDS: Final = ("data", "forward", "backward", "collect")
@@ -18,6 +19,8 @@ PARTS: Final = {
     "checkpoint": ("checkpoint", "evaluate"),
 }
 """The parts of a step that views show, and the phases that each consists of."""
+OTHER: Final = "other"
+"""The part of a step that no phase is measured for."""
 
 
 def _whole(workers: Any) -> Mapping[str, list[float]] | None:
@@ -34,7 +37,7 @@ def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, flo
 
     Args:
         entries: The lines of `metrics.jsonl`.
-        steps: How many steps at most. Those before the members changed do not count.
+        steps: Most steps that count; those before the members changed do not.
     """
     newest: deque[Mapping[str, list[float]]] = deque(maxlen=steps)
     for entry in entries:
@@ -58,54 +61,75 @@ def rows(entries: Iterable[Mapping[str, Any]], steps: int) -> list[dict[str, flo
 
 
 def busy_s(row: Mapping[str, float]) -> float:
-    """How long a worker computes its shards in a step, seconds.
+    """Time that a worker computes its shards in a step, seconds.
 
     Args:
-        row: Of `rows`.
+        row: A row of `rows`.
     """
     return sum(row.get(phase, 0.0) for phase in _OF_SHARDS)
 
 
 def busy_of(workers: Mapping[str, Sequence[float]]) -> list[float]:
-    """How long each worker computes its shards in a step, seconds.
+    """Time that each worker computes its shards in a step, seconds.
 
     Args:
-        workers: Of a line of `metrics.jsonl`.
+        workers: Times of workers in a line of `metrics.jsonl`.
     """
     columns = [workers[phase] for phase in _OF_SHARDS if phase in workers]
     return list(map(sum, zip(*columns, strict=True)))
 
 
 def part_seconds(row: Mapping[str, float]) -> list[float]:
-    """How long each of `PARTS` takes a worker in a step, seconds.
+    """Time that each of `PARTS` takes a worker in a step, seconds.
 
     Args:
-        row: Of `rows`.
+        row: A row of `rows`.
     """
     return [sum(row.get(phase, 0.0) for phase in phases) for phases in PARTS.values()]
 
 
-def waits_s(row: Mapping[str, float]) -> float:
-    """How long a worker waits for others in a step, seconds.
+def shares_of_step(
+    rows: Sequence[Mapping[str, float]], seconds: Sequence[float]
+) -> dict[str, float]:
+    """The share of each part in a step, the mean of all workers; their sum is 1, or they are empty
+    without a measured step.
 
     Args:
-        row: Of `rows`.
+        rows: Rows of `rows`.
+        seconds: Times of the same steps, nan where that is not known.
+    """
+    measured = [each for each in seconds if not isnan(each)]
+    if not rows or not measured:
+        return {}
+    means = [sum(part) / len(rows) for part in zip(*map(part_seconds, rows), strict=True)]
+    total = max(sum(means), sum(measured) / len(measured))
+    if not total:
+        return {}
+    shares = {name: mean / total for name, mean in zip(PARTS, means, strict=True)}
+    return {**shares, OTHER: max(0.0, 1 - sum(shares.values()))}
+
+
+def waits_s(row: Mapping[str, float]) -> float:
+    """Time that a worker waits for others in a step, seconds.
+
+    Args:
+        row: A row of `rows`.
     """
     return sum(row.get(phase, 0.0) for phase in PARTS["wait"])
 
 
 def imbalance(busy: Collection[float]) -> float | None:
-    """How much of their time workers wait for the slowest one, 1 - mean / max; None if none works.
+    """Share of time that workers wait for the slowest one, 1 - mean / max; None if none works.
 
     Args:
-        busy: How long each computes its shards, seconds.
+        busy: Time that each computes its shards, seconds.
     """
     slowest_s = max(busy, default=0.0)
     return 1 - sum(busy) / len(busy) / slowest_s if slowest_s else None
 
 
 def bottleneck(events: Iterable[Mapping[str, Any]]) -> str | None:
-    """What limited the run when that was last written down; None if it never was.
+    """Limit of the run when that was last written down, in words; None if it never was.
 
     Args:
         events: The lines of `events.jsonl`.

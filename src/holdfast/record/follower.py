@@ -14,7 +14,7 @@ from holdfast.core.protocol import Stage
 from holdfast.record.recovery_tracker import RecoveryTracker
 from holdfast.record.sink import Sink
 from holdfast.rundir import json_lines
-from holdfast.rundir.json_lines import StepTail, Tail
+from holdfast.rundir.follow import JsonTail, StepCursor, StepTail, end_of
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RunDirectory
 from holdfast.wire.rpc import RunStateMessage
 
@@ -29,7 +29,7 @@ class Follower:
 
     Args:
         directory: The run's directory.
-        sinks: What is told.
+        sinks: Receivers.
     """
 
     def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
@@ -38,9 +38,11 @@ class Follower:
         self._sinks = sinks
         self._state = STARTING
         self._metrics = path / METRICS if counts_steps else None
-        self._events = Tail(path / EVENTS)
+        self._events = JsonTail(path / EVENTS, end_of(path / EVENTS))
         self._news = list[dict[str, Any]]()
-        self._steps = StepTail(path / METRICS)
+        end = StepCursor(place=end_of(path / METRICS))  # before it are steps of earlier attempts
+        self._steps = StepTail(path / METRICS, end)
+        self._has_begun = False
         self._has_steps = False
         kept = json_lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
@@ -48,7 +50,7 @@ class Follower:
 
     @property
     def has_sinks(self) -> bool:
-        """Whether anything is told."""
+        """True if anything is told."""
         return bool(self._sinks)
 
     def poll(self, state: RunStateMessage | None = None) -> None:
@@ -81,8 +83,9 @@ class Follower:
             return []
         for event in self._news:
             if event["event"] == "generation-started" and not self._has_steps:
-                self._steps.begin(event["step"])
-        new = self._steps()
+                self._steps.cursor = self._steps.cursor.after(event["step"])
+                self._has_begun = True
+        new = self._steps() if self._has_begun else []
         self._has_steps |= bool(new)
         return new
 

@@ -21,14 +21,14 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 NEAR_STEPS: Final = 16
-"""How many steps before and after a recovery say how long a usual step takes."""
+"""Steps before and after a recovery that say how long a usual step takes."""
 MAX_BUSY: Final = 1.5
 """By how much the times that a worker has measured may exceed those of its step."""
 _COMPUTE: Final = ("forward", "backward", "collect")
 
 
 class Cause(enum.StrEnum):
-    """What a second of a run was spent on."""
+    """Use of a second of a run."""
 
     USEFUL = "useful"
     DATA = "data"
@@ -46,8 +46,8 @@ class Cause(enum.StrEnum):
     ENDING = "ending"
 
 
-class Kind(enum.Enum):
-    """What happened at a moment."""
+class EventKind(enum.Enum):
+    """Kind of an event that matters to goodput."""
 
     STARTED = enum.auto()
     FAULT = enum.auto()
@@ -59,12 +59,12 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class GoodputEvent:
     """Something that happened in a run.
 
     Attributes:
-        at: When, Unix time, seconds.
-        kind: What: an attempt has started, ended or failed, a fault was injected, something has
+        at: Unix time, seconds.
+        kind: Kind: an attempt has started, ended or failed, a fault was injected, something has
             failed, the workers of a generation have resumed, a checkpoint was committed.
         workers: `STARTED`: how many were asked for. `RESUMED`: how many are members.
         step: `RESUMED`: the steps in the state that all have. `SAVED`: those in the checkpoint.
@@ -73,7 +73,7 @@ class Moment:
     """
 
     at: float
-    kind: Kind
+    kind: EventKind
     workers: int = 0
     step: int = 0
     last_step: int = 0
@@ -81,7 +81,7 @@ class Moment:
 
 
 class Losses(NamedTuple):
-    """What the time between two commits went into, seconds, apart from useful work."""
+    """Time between two commits, seconds, that was no useful work."""
 
     checkpoint: float = 0.0
     evaluation: float = 0.0
@@ -110,7 +110,7 @@ def losses_of_step(
     *,
     is_whole: bool = True,
 ) -> Losses:
-    """What the worker that was last in a step lost in it.
+    """Time that the worker which was last in a step lost in it.
 
     The time to compute its shards beyond what they would take under the best plan is imbalance:
     each worker's speed is its shards by its time, if all shards are equal.
@@ -118,9 +118,9 @@ def losses_of_step(
     Args:
         workers: Seconds in each phase, an entry a member, and `shards`, as in `metrics.jsonl`.
         verified: The share of shards that are computed twice.
-        seconds: How long the step took. A worker with much more in its phases has just begun, and
+        seconds: Time of the step. A worker with much more in its phases has just begun, and
             counts those of the one that it replaces; it tells nothing.
-        is_whole: Whether the batch was: in a short one, shards may be empty.
+        is_whole: True if the batch was whole: in a short one, shards may be empty.
     """
     nothing = (0.0,) * len(workers["shards"])
     data, evaluation, checkpoint, *compute = (
@@ -147,7 +147,7 @@ class CommittedSteps:
 
     Attributes:
         step: Its number, from 1, rising.
-        at: When it was committed, Unix time, seconds, never falling.
+        at: Time of its commit, Unix time, seconds, never falling.
         losses: By cause in `LOSSES`: what it lost since the commit before, seconds.
         pauses: By row: the checkpoint and the evaluation before it, as the worker that writes the
             metrics has measured them. They count where workers have changed.
@@ -161,23 +161,23 @@ class CommittedSteps:
     evaluated: int = 0
 
 
-def attribute(steps: CommittedSteps, moments: Iterable[Moment]) -> dict[Cause, float]:
-    """How many seconds of a run each cause took; their sum is the time from first to last.
+def attribute(steps: CommittedSteps, moments: Iterable[GoodputEvent]) -> dict[Cause, float]:
+    """Seconds of a run by their cause; their sum is the time from first to last.
 
     Args:
         steps: The steps that count. Those that were computed again are in it once.
-        moments: What else happened, in any order.
+        moments: Other events, in any order.
     """
     ordered = sorted(moments, key=lambda each: each.at)
     spent = dict.fromkeys(Cause, 0.0)
-    places = [place for place, each in enumerate(ordered) if each.kind is Kind.STARTED]
+    places = [place for place, each in enumerate(ordered) if each.kind is EventKind.STARTED]
     known = [*(each.at for each in ordered[:1]), *steps.at[:1]]
     if not known:
         return spent
     starts = [ordered[place] for place in places]
     if not starts or min(known) < starts[0].at:  # the event of the first start is missing
         places = [-1, *places]
-        starts = [Moment(at=min(known), kind=Kind.STARTED), *starts]
+        starts = [GoodputEvent(at=min(known), kind=EventKind.STARTED), *starts]
     first = 0
     ended = starts[0].at
     for number, (start, place) in enumerate(zip(starts, places, strict=True)):
@@ -195,14 +195,14 @@ class _Attempt:
     """One start of a run.
 
     Args:
-        steps: Of the run.
-        rows: Which of them are of this attempt.
-        start: Of the attempt.
-        spent: Where its seconds are added.
+        steps: Steps of the run.
+        rows: Range of the steps of this attempt.
+        start: Start of the attempt.
+        spent: Sum to which its seconds are added.
     """
 
     def __init__(
-        self, steps: CommittedSteps, rows: range, start: Moment, spent: dict[Cause, float]
+        self, steps: CommittedSteps, rows: range, start: GoodputEvent, spent: dict[Cause, float]
     ) -> None:
         self._steps = steps
         self._rows = rows
@@ -211,16 +211,18 @@ class _Attempt:
         self._members = start.workers
         self._changed: frozenset[int] = frozenset()  # rows before which the workers changed
 
-    def attribute(self, moments: Sequence[Moment], *, is_last: bool) -> float:
+    def attribute(self, moments: Sequence[GoodputEvent], *, is_last: bool) -> float:
         """Add the seconds of the attempt; returns when it ended."""
         rows = self._rows
         at = self._steps.at
-        before: dict[int, list[Moment]] = {}
+        before: dict[int, list[GoodputEvent]] = {}
         for each in moments:
             row = bisect_left(at, each.at, rows.start, rows.stop)
             before.setdefault(row, []).append(each)
         resumed = {
-            row for row, its in before.items() if any(each.kind is Kind.RESUMED for each in its)
+            row
+            for row, its in before.items()
+            if any(each.kind is EventKind.RESUMED for each in its)
         }
         self._changed = frozenset(resumed | {rows.start})
         done = rows.start
@@ -237,7 +239,7 @@ class _Attempt:
         return self._add_end(before.get(rows.stop, []), is_last=is_last)
 
     def _begin(self, row: int) -> float:
-        """When the step before `row` was committed, or the attempt started."""
+        """Time at which the step before `row` was committed, or the attempt started."""
         return self._steps.at[row - 1] if row > self._rows.start else self._start.at
 
     def _add_useful(self, seconds: float) -> None:
@@ -259,7 +261,7 @@ class _Attempt:
         self._add_useful(max(0.0, useful))
 
     def _usual_s(self, row: int) -> float:
-        """How long a step near `row` takes, without evaluations and checkpoints; 0 if none tells.
+        """Usual time of a step near `row`, without evaluations and checkpoints; 0 if none tells.
 
         The median, since few are slow for reasons of their own.
         """
@@ -284,17 +286,17 @@ class _Attempt:
         self._spent[Cause.EVALUATION] += pauses.evaluation
         return seconds - pauses.checkpoint - pauses.evaluation
 
-    def _add_initialization(self, row: int, moments: Sequence[Moment]) -> float:
+    def _add_initialization(self, row: int, moments: Sequence[GoodputEvent]) -> float:
         """Add the time to the first step of the attempt; returns up to when that was added: if
         something failed on the way, only until workers were ready for the first time.
         """
         begin = self._start.at
         end = self._steps.at[row]
-        ready = next((each for each in moments if each.kind is Kind.RESUMED), None)
+        ready = next((each for each in moments if each.kind is EventKind.RESUMED), None)
         if ready is not None:
             self._members = ready.workers
             later = [each for each in moments if each.at > ready.at]
-            if {Kind.FAILURE, Kind.RESUMED} <= {each.kind for each in later}:
+            if {EventKind.FAILURE, EventKind.RESUMED} <= {each.kind for each in later}:
                 self._spent[Cause.INITIALIZATION] += ready.at - begin
                 return ready.at
         since = begin if ready is None else ready.at
@@ -304,14 +306,14 @@ class _Attempt:
         self._spent[Cause.INITIALIZATION] += since - begin + left - useful
         return end
 
-    def _add_recovery(self, begin: float, row: int, moments: Sequence[Moment]) -> None:
+    def _add_recovery(self, begin: float, row: int, moments: Sequence[GoodputEvent]) -> None:
         """Add the time between two commits in which the workers changed.
 
         begin ── fault ── found ── resumed ── the commit of `row`
         """
         end = self._steps.at[row]
         usual = self._usual_s(row)
-        resumed = [each for each in moments if each.kind is Kind.RESUMED]
+        resumed = [each for each in moments if each.kind is EventKind.RESUMED]
         self._members = resumed[-1].workers
         ready = resumed[-1].at
         step = min(each.step for each in resumed)
@@ -323,7 +325,7 @@ class _Attempt:
         self._spent[Cause.RECOMPUTED] += again
         self._spent[Cause.STATE_TRANSFER] += after - again
 
-        failures = [each for each in moments if each.kind is Kind.FAILURE and each.at <= ready]
+        failures = [each for each in moments if each.kind is EventKind.FAILURE and each.at <= ready]
         if not failures:  # workers join or leave as planned
             kept = min(ready - begin, usual - useful)
             self._spent[Cause.NEW_GENERATION] += ready - begin - kept
@@ -341,20 +343,28 @@ class _Attempt:
         self._add_useful(useful + kept)
 
     def _add_failure(
-        self, begin: float, end: float, moments: Sequence[Moment], *, useful_s: float, lost_s: float
+        self,
+        begin: float,
+        end: float,
+        moments: Sequence[GoodputEvent],
+        *,
+        useful_s: float,
+        lost_s: float,
     ) -> float:
         """Add the time from a commit until the failure after it is repaired, but for what is
         useful of it, which is returned.
 
         Args:
-            begin: When the step was committed.
-            end: When the failure was repaired.
+            begin: Time at which the step was committed.
+            end: Time at which the failure was repaired.
             moments: In between.
-            useful_s: How much work on the next step is not lost, at most.
-            lost_s: How much work may be lost, if the failure was found late.
+            useful_s: Most work on the next step that is not lost.
+            lost_s: Work that may be lost, if the failure was found late.
         """
-        first = next(each for each in moments if each.kind is Kind.FAILURE)
-        faults = [each.at for each in moments if each.kind is Kind.FAULT and each.at <= first.at]
+        first = next(each for each in moments if each.kind is EventKind.FAILURE)
+        faults = [
+            each.at for each in moments if each.kind is EventKind.FAULT and each.at <= first.at
+        ]
         fault = faults[0] if faults else first.at
         self._spent[Cause.DETECTION] += first.at - fault
         self._spent[Cause.NEW_GENERATION] += end - first.at
@@ -367,7 +377,7 @@ class _Attempt:
         self._spent[Cause.RECOMPUTED] += lost
         return useful
 
-    def _add_end(self, moments: Sequence[Moment], *, is_last: bool) -> float:
+    def _add_end(self, moments: Sequence[GoodputEvent], *, is_last: bool) -> float:
         """Add the time after the last step; returns when the attempt ended."""
         rows = self._rows
         begin = self._begin(rows.stop)
@@ -377,23 +387,23 @@ class _Attempt:
         kinds = {each.kind for each in moments}
         if not rows:
             self._spent[Cause.INITIALIZATION] += end - begin
-        elif Kind.FAILURE in kinds and Kind.ENDED not in kinds:
+        elif EventKind.FAILURE in kinds and EventKind.ENDED not in kinds:
             self._add_failure(begin, end, moments, useful_s=0.0, lost_s=0.0)
-        elif Kind.ENDED in kinds:
+        elif EventKind.ENDED in kinds:
             done = self._add_last_pauses(begin, moments)
             self._spent[Cause.ENDING] += end - done
-        elif Kind.FAILED in kinds or not is_last:
+        elif EventKind.FAILED in kinds or not is_last:
             self._spent[Cause.RECOMPUTED] += end - begin
         else:  # it trains
             self._add_useful(end - begin)
         return end
 
-    def _add_last_pauses(self, begin: float, moments: Sequence[Moment]) -> float:
+    def _add_last_pauses(self, begin: float, moments: Sequence[GoodputEvent]) -> float:
         """Add the evaluation and the checkpoint after the last step; returns when they ended."""
         rows = self._rows
         steps = self._steps
         last = steps.step[rows.stop - 1] if rows else 0
-        saved = [each.at for each in moments if each.kind is Kind.SAVED and each.step == last]
+        saved = [each.at for each in moments if each.kind is EventKind.SAVED and each.step == last]
         if not rows or not saved:
             return begin
         seconds = max(0.0, saved[0] - begin)

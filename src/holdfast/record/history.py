@@ -109,7 +109,7 @@ _MORE: Final = {
 def describe(
     events: Iterable[Mapping[str, Any]], recoveries: Iterable[Mapping[str, Any]], logs: Path
 ) -> Iterator[str]:
-    """What happened, oldest first, each line with the time since the start of the run.
+    """Events in words, oldest first, each line with the time since the start of the run.
 
     Args:
         events: The whole events in `events.jsonl`.

@@ -6,7 +6,6 @@ that every view needs; the times of workers, which are most of it, only where `S
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -16,24 +15,23 @@ from itertools import dropwhile, islice
 from math import inf, isnan, nan
 from operator import ge
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast.record.goodput import Losses
 from holdfast.record.steps import NewSteps, Steps, Workers
+from holdfast.rundir.follow import ByteTail, Cursor
 
 RECENT: Final = 64
-"""Of how many of the newest steps the times of all workers are known, in a long run too."""
+"""Number of the newest steps whose times of all workers are known, in a long run too."""
 BLOCK_BYTES: Final = 1 << 17
-"""How much is read at once, and how far apart the places are from which it can be read again."""
-_MARK_BYTES: Final = 1024
-"""How much before a place shows that it is the same: more than a step, with the time in it."""
+"""Size of what is read at once, and distance of the places from which it can be read again."""
 
 
 class _Phases(Struct, gc=False):
-    """What the writer of a line has spent in pauses, seconds."""
+    """Time that the writer of a line has spent in pauses, seconds."""
 
     checkpoint: float = 0.0
     evaluate: float = 0.0
@@ -64,11 +62,11 @@ class _WorkersLine(Struct):
 _LINE: Final = msgspec.json.Decoder(_Line)
 _WORKERS: Final = msgspec.json.Decoder(_WorkersLine)
 _NOT_READABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for a line that is torn, or of another version."""
+"""Errors of the decoder for a line that is torn, or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """The results of an evaluation, after `step` steps, by name."""
 
     step: int
@@ -80,13 +78,11 @@ class _Mark:
     """A place in the file.
 
     Attributes:
-        position: Where, bytes.
-        before: The last bytes before it.
-        rows, evaluations: How many of each are before it.
+        cursor: Its cursor.
+        rows, evaluations: Counts of the steps and evaluations before it.
     """
 
-    position: int
-    before: bytes
+    cursor: Cursor
     rows: int
     evaluations: int
 
@@ -96,19 +92,20 @@ class MetricsReader:
 
     Args:
         path: The file; it may come later.
-        steps: Where the steps go.
+        steps: Receiver of the steps.
 
     Attributes:
-        evaluations: Of the run, in order.
-        share: How much of the file was read, 0 to 1.
+        evaluations: Evaluations of the run, in order.
+        share: Part of the file that was read, 0 to 1.
     """
 
     def __init__(self, path: Path, steps: Steps) -> None:
         self._path = path
+        self._tail = ByteTail(path)
         self._steps = steps
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[EvaluationResult] = []
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # step and line
-        self._marks = [_Mark(0, b"", 0, 0)]
+        self._marks = [_Mark(Cursor(), 0, 0)]
         self.share = 1.0
         self._is_cut_short = False
 
@@ -118,15 +115,12 @@ class MetricsReader:
         Args:
             limit_s: The time after which the rest is left for the next call.
         """
-        try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
+        if not self._path.exists():
             return False
-        with file:
-            was_cut = self._go_back(file)
-            has_grown = self._read(file, time.monotonic() + limit_s)
-            size = os.fstat(file.fileno()).st_size
-        self.share = self._marks[-1].position / size if self._is_cut_short else 1.0
+        was_cut = self._go_back()
+        has_grown = self._read(time.monotonic() + limit_s)
+        position = self._tail.cursor.position
+        self.share = position / self._path.stat().st_size if self._is_cut_short else 1.0
         return was_cut or has_grown
 
     def recent_workers(self, steps: int) -> list[dict[str, Workers]]:
@@ -135,48 +129,39 @@ class MetricsReader:
         found = (_workers_in(line) for _, line in newest)
         return [{"workers": workers} for workers in found if workers]
 
-    def _go_back(self, file: BinaryIO) -> bool:
-        """Forget what is no longer in the file; returns whether that was anything."""
+    def _go_back(self) -> bool:
+        """Forget what is no longer in the file; returns True if that was anything."""
         count = len(self._marks)
-        while not _is_there(file, self._marks[-1]):
+        while not self._tail.holds(self._marks[-1].cursor):
             self._marks.pop()
+        mark = self._marks[-1]
+        self._tail.cursor = mark.cursor
         if len(self._marks) == count:
             return False
-        mark = self._marks[-1]
         self._steps.cut(mark.rows)
         del self.evaluations[mark.evaluations :]
         while self._recent and self._recent[-1][0] > self._steps.newest:
             self._recent.pop()
         return True
 
-    def _read(self, file: BinaryIO, deadline: float) -> bool:
-        begin = position = self._marks[-1].position
-        file.seek(position)
-        rest = b""
+    def _read(self, deadline: float) -> bool:
+        begin = self._tail.cursor
         self._is_cut_short = False
-        while block := file.read(BLOCK_BYTES):
-            block = rest + block
-            *lines, rest = block.split(b"\n")
-            if lines:
-                self._take(lines)
-                whole = len(block) - len(rest)
-                position += whole
-                self._add_mark(position, block[max(0, whole - _MARK_BYTES) : whole])
-            if time.monotonic() > deadline and position > begin:
+        while block := self._tail.lines(BLOCK_BYTES):
+            self._take(block.removesuffix(b"\n").split(b"\n"))
+            self._add_mark(self._tail.cursor)
+            if time.monotonic() > deadline:
                 self._is_cut_short = True
                 break
-        return position > begin
+        return self._tail.cursor != begin
 
-    def _add_mark(self, position: int, read: bytes) -> None:
-        """Add a place to begin from next, in place of the last one if that is near; `read` is the
-        end of what was read.
-        """
-        before = (self._marks[-1].before + read)[-_MARK_BYTES:]
-        near = len(self._marks) > 1 and position - self._marks[-2].position < BLOCK_BYTES
-        if near:
-            self._marks.pop()
-        mark = _Mark(position, before, len(self._steps), len(self.evaluations))
-        self._marks.append(mark)
+    def _add_mark(self, cursor: Cursor) -> None:
+        """Add a place to begin from next, in place of the last one if that is near."""
+        if len(self._marks) > 1:
+            apart = cursor.position - self._marks[-2].cursor.position
+            if apart < BLOCK_BYTES:
+                self._marks.pop()
+        self._marks.append(_Mark(cursor, len(self._steps), len(self.evaluations)))
 
     def _take(self, lines: list[bytes]) -> None:
         """Take whole lines; column by column, because there may be a million."""
@@ -185,7 +170,7 @@ class MetricsReader:
         numbers = [self._steps.newest, *(each.step for each in found)]
         if others or any(map(ge, numbers, numbers[1:])):
             self.evaluations += [
-                Evaluation(step=each.step, results=each.evaluation)
+                EvaluationResult(step=each.step, results=each.evaluation)
                 for each in others
                 if each.evaluation is not None
             ]
@@ -234,7 +219,7 @@ class MetricsReader:
 
 
 def _decoded(lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
-    """What is in the lines that can be read, and these."""
+    """Contents of the lines that can be read, and these."""
     with suppress(*_NOT_READABLE):
         return list(map(_LINE.decode, lines)), lines
     found = list[_Line]()
@@ -244,11 +229,6 @@ def _decoded(lines: list[bytes]) -> tuple[list[_Line], list[bytes]]:
             found.append(_LINE.decode(line))
             kept.append(line)
     return found, kept
-
-
-def _is_there(file: BinaryIO, mark: _Mark) -> bool:
-    file.seek(mark.position - len(mark.before))
-    return file.read(len(mark.before)) == mark.before
 
 
 def _workers_in(line: bytes) -> Workers:
@@ -263,7 +243,7 @@ def _workers_in(line: bytes) -> Workers:
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
-    """All lines of a file as they are, faster than `lines.read`."""
+    """All lines of a file as they are, faster than `json_lines.read`."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     with path.open("rb") as file:
         for line in file:

@@ -1,11 +1,11 @@
-"""Moments: the events of a run as `core.goodput` takes them."""
+"""Moments: the events of a run as `record.goodput` takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.record.goodput import Kind, Moment
+from holdfast.record.goodput import EventKind, GoodputEvent
 
 FAILURES: Final = frozenset(
     {
@@ -21,7 +21,7 @@ FAILURES: Final = frozenset(
 _SILENT: Final = frozenset({"worker-hung", "host-lost"})
 
 
-def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
+def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[GoodputEvent]:
     """The events that say where a run's time went.
 
     Args:
@@ -32,17 +32,17 @@ def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
         name = event["event"]
         match event:
             case {"event": "run-started", "workers": int(workers)}:
-                yield Moment(at=at, kind=Kind.STARTED, workers=workers)
+                yield GoodputEvent(at=at, kind=EventKind.STARTED, workers=workers)
             case {"event": "run-started"}:
-                yield Moment(at=at, kind=Kind.STARTED)
+                yield GoodputEvent(at=at, kind=EventKind.STARTED)
             case {"event": "run-ended"}:
-                yield Moment(at=at, kind=Kind.ENDED)
+                yield GoodputEvent(at=at, kind=EventKind.ENDED)
             case {"event": "run-failed"}:
-                yield Moment(at=at, kind=Kind.FAILED)
+                yield GoodputEvent(at=at, kind=EventKind.FAILED)
             case {"event": "fault-injected"}:
-                yield Moment(at=at, kind=Kind.FAULT)
+                yield GoodputEvent(at=at, kind=EventKind.FAULT)
             case {"event": "checkpoint-committed", "step": int(step)}:
-                yield Moment(at=at, kind=Kind.SAVED, step=step)
+                yield GoodputEvent(at=at, kind=EventKind.SAVED, step=step)
             case {
                 "event": "generation-started",
                 "members": list(members),
@@ -50,20 +50,22 @@ def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[Moment]:
                 "last_committed_step": int(last),
             }:
                 workers = len(members)
-                yield Moment(at=at, kind=Kind.RESUMED, workers=workers, step=step, last_step=last)
+                yield GoodputEvent(
+                    at=at, kind=EventKind.RESUMED, workers=workers, step=step, last_step=last
+                )
             case _ if is_failure(event):
-                yield Moment(at=at, kind=Kind.FAILURE, is_silent=name in _SILENT)
+                yield GoodputEvent(at=at, kind=EventKind.FAILURE, is_silent=name in _SILENT)
             case _:
                 pass
 
 
 def is_event(line: Mapping[str, Any]) -> bool:
-    """Whether a line of `events.jsonl` is a whole event."""
+    """True if a line of `events.jsonl` is a whole event."""
     return isinstance(line.get("event"), str) and isinstance(line.get("time_unix_s"), int | float)
 
 
 def is_failure(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a failure that steps wait for."""
+    """True if an event is a failure that steps wait for."""
     match event:
         case {"event": "worker-exited", "unexpected": is_unexpected}:
             return bool(is_unexpected)

@@ -16,26 +16,26 @@ from holdfast.record.whereabouts import Whereabouts
 from holdfast.rundir.stacks import stacks_file
 
 WIDTH: Final = 160
-"""How much of a cause is shown, characters; the worker's log has the rest."""
+"""Most of a cause that is shown, characters; the worker's log has the rest."""
 SHORT_WIDTH: Final = 100
-"""How much of it a line of a table shows."""
+"""Most of it that a line of a table shows."""
 
 _ORDER: Final = {"missing": 0, "waiting": 1, "meanwhile": 2}
-"""Of the lines about where workers were."""
+"""Order of the lines about where workers were."""
 
 Outcome = Literal["recovered", "restarted", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class RootCause:
     """A root cause.
 
     Attributes:
-        who: What failed: `rank 1`, `agent`, `fork-server`, `coordinator` or `host`.
+        who: Process or host that failed: `rank 1`, `agent`, `fork-server`, `coordinator` or `host`.
         rank: The rank, if it was a worker.
-        what: What happened to it, in words.
+        what: Failure, in words.
         injected_fault: The kind of the fault, if it was injected.
-        stack: Where it hung, if it could be asked: the innermost frames, the innermost first.
+        stack: Place of a hang, if it could be asked: the innermost frames, the innermost first.
     """
 
     who: str
@@ -51,7 +51,7 @@ class RecoveryReport:
 
     Attributes:
         number: Counts the reports of a run, from 1.
-        time_unix_s: When the recovery was over.
+        time_unix_s: End of the recovery.
         outcome: `recovered`: the run makes progress again. `ended`: the run ended without a further
             step. `failed`: the failure ended the run. `restarted`: a script runs again from its
             start, with steps that are not known.
@@ -59,23 +59,23 @@ class RecoveryReport:
         step: The most steps that any worker had committed before.
         ended: Workers without a failure of their own that were ended because of it.
         halted: Workers that halted meanwhile.
-        seconds: How long each phase took, in order: `found` (after the injection of a fault),
+        seconds: Time of each phase, in order: `found` (after the injection of a fault),
             `halted` (the others) and `forked`, whichever was first, `all ready`, `state` (it was
             transferred), `next step`; or `back` for a coordinator.
         total_s: The sum of these.
         checkpoint: The step of the checkpoint that all workers loaded, 0 for the start of the run;
             None if a worker had the state.
-        recomputed_steps, recomputed_samples: What had been committed and was computed again.
-        state_bytes: How large the state was that each joining worker received; None if there was
+        recomputed_steps, recomputed_samples: Committed work that was computed again.
+        state_bytes: Size of the state that each joining worker received; None if there was
             none, or if it was not measured.
-        whereabouts: Where the workers were when one of them hung, or a host fell silent.
+        whereabouts: Places of the workers when one of them hung, or a host fell silent.
         missing: The ranks that the others were waiting for then.
     """
 
     number: int
     time_unix_s: float
     outcome: Outcome
-    causes: tuple[Cause, ...]
+    causes: tuple[RootCause, ...]
     step: int
     ended: tuple[int, ...]
     halted: tuple[int, ...]
@@ -110,7 +110,7 @@ def text(report: RecoveryReport, logs: Path) -> str:
 
 
 def causes_in_words(report: RecoveryReport) -> str:
-    """What failed, in a line: the first root cause, and how many more there are."""
+    """Causes in a line: the first root cause, and how many more there are."""
     if not report.causes:
         return "unknown"
     first, *others = report.causes
@@ -120,13 +120,13 @@ def causes_in_words(report: RecoveryReport) -> str:
 
 
 def state_from(report: RecoveryReport) -> str:
-    """Where the workers got their state from."""
+    """Source of the workers' state, in words."""
     if report.checkpoint is not None:
         return f"checkpoint of step {report.checkpoint:,}" if report.checkpoint else "the start"
     return f"kept by {named(report.halted)}" if report.halted else "the other workers"
 
 
-def _words(cause: Cause) -> str:
+def _words(cause: RootCause) -> str:
     who = cause.who if cause.rank is not None else f"the {cause.who.replace('-', ' ')}"
     words = shorten(f"{who} {cause.what}", WIDTH, placeholder=" …")
     return f"{words} (injected fault: {cause.injected_fault})" if cause.injected_fault else words
@@ -143,7 +143,7 @@ def _stacks(report: RecoveryReport, logs: Path) -> Iterator[tuple[str, str]]:
 
 
 def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
-    """Where the workers were when one hung: who was missing, and who waited for it."""
+    """Places of the workers when one hung: which one was missing, and which ones waited for it."""
     shown = {cause.rank for cause in report.causes if cause.stack}
     groups: dict[tuple[str, str, str], list[int]] = {}
     for each in report.whereabouts:
@@ -163,7 +163,7 @@ def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
 
 
 def _others(report: RecoveryReport) -> str:
-    """What happened to workers without a failure of their own."""
+    """Reaction of workers without a failure of their own, in words."""
     clauses = []
     if report.ended:
         clauses.append(f"{named(report.ended)} {_were(report.ended)} ended")
@@ -180,7 +180,7 @@ def _times(report: RecoveryReport) -> str:
 
 
 def _end(report: RecoveryReport) -> list[tuple[str, str]]:
-    """Where the run resumed and what it computed again, or that it did not resume."""
+    """Step at which the run resumed, and what it computed again, or that it did not resume."""
     if report.outcome == "failed":
         return [("then", "the run failed")]
     if report.outcome == "restarted":

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from holdfast.record.recovery_reports import Cause, Outcome, RecoveryReport
+from holdfast.record.recovery_reports import Outcome, RecoveryReport, RootCause
 from holdfast.record.whereabouts import Whereabouts, missing, whereabouts
 
 LATE_STEPS: Final = 50
 """Steps after which the exit of a control process has nothing to do with an injected fault. No step
 waits for such a process, so its exit may be found late."""
 SKEW_S: Final = 2.0
-"""How far the clocks of hosts may be apart."""
+"""Most that the clocks of hosts may be apart."""
 MAX_REMEMBERED_STEPS: Final = 1 << 14
-"""How many of the newest steps are remembered with their samples; others count as the newest."""
+"""Count of newest steps that are remembered with their samples; others count as the newest."""
 
 _OF_THE_JOB: Final = frozenset({"JobError", "NonFiniteError"})
 """Errors that end a run without a failure."""
@@ -43,16 +43,16 @@ class _Open:
     """A recovery that is not over.
 
     Attributes:
-        causes, ended: As in `RecoveryReport`.
-        began_at: When the first failure was injected, or else found.
-        found_at: When the first failure was found.
+        causes, ended: Fields of `RecoveryReport`.
+        began_at: Time at which the first failure was injected, or else found.
+        found_at: Time at which the first failure was found.
         forked, forked_at: Workers that were started since, and when the last one was.
-        halted_at: When the last of the other workers halted.
+        halted_at: Time at which the last of the other workers halted.
         resumed: The event of the generation in which all resumed, once there is one.
         last_step: The most steps that a worker had committed before.
     """
 
-    causes: list[Cause] = field(default_factory=list)
+    causes: list[RootCause] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
     began_at: float
     found_at: float
@@ -67,8 +67,8 @@ class RecoveryTracker:
     """Tracks the recoveries of one run.
 
     Args:
-        number: How many reports the run had before.
-        counts_steps: Whether its steps are known; those of a script are not.
+        number: Count of reports that the run had before.
+        counts_steps: True if its steps are known; those of a script are not.
     """
 
     def __init__(self, number: int = 0, *, counts_steps: bool = True) -> None:
@@ -84,7 +84,7 @@ class RecoveryTracker:
 
     @property
     def is_open(self) -> bool:
-        """Whether something has failed, and the run does not make progress again yet."""
+        """True if something has failed, and the run does not make progress again yet."""
         return self._open is not None
 
     def see(self, events: Iterable[Entry], steps: Iterable[Entry]) -> list[RecoveryReport]:
@@ -164,7 +164,7 @@ class RecoveryTracker:
             if self._open is not None:
                 self._open.ended.add(rank)
             return
-        cause = Cause(
+        cause = RootCause(
             who=_who(event),
             rank=rank,
             what=f"hung: it {hung['reason']}" if hung else _what(event),
@@ -177,7 +177,7 @@ class RecoveryTracker:
         who = _who(event)
         if who == _HOST:
             if not self._has_cause(_AGENT):  # its exit says more
-                cause = Cause(who=who, what=f"{event['host']} does not answer")
+                cause = RootCause(who=who, what=f"{event['host']} does not answer")
                 self._add_cause(cause, _time(event), event["ranks"])
             return
         if event["status"] == 0 or (who == _AGENT and self._has_cause(_FORKS)):
@@ -185,9 +185,9 @@ class RecoveryTracker:
         ended = () if who == _COORDINATOR else self._members
         if ended:
             self._hangs.clear()  # their exits are not logged
-        self._add_cause(Cause(who=who, what=event["cause"]), _time(event), ended)
+        self._add_cause(RootCause(who=who, what=event["cause"]), _time(event), ended)
 
-    def _add_cause(self, cause: Cause, now: float, ended: Iterable[int] = ()) -> None:
+    def _add_cause(self, cause: RootCause, now: float, ended: Iterable[int] = ()) -> None:
         fault, injected_in = self._faults.pop(cause.who, (None, 0))
         if self._newest_step > injected_in + (1 if cause.rank is not None else LATE_STEPS):
             fault = None  # the run has recovered from that one
@@ -283,7 +283,7 @@ class RecoveryTracker:
         return report
 
     def _whereabouts(self, recovery: _Open) -> tuple[Whereabouts, ...]:
-        """Where the workers were, if the others had to wait until the failure was found."""
+        """Places of the workers, if the others had to wait until the failure was found."""
         found = self._observed
         self._observed = {}
         causes = recovery.causes
@@ -298,7 +298,7 @@ class RecoveryTracker:
 
 
 def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
-    """How long each phase took, seconds; `last` is what the recovery ended with."""
+    """Time that each phase took, seconds; `last` is what the recovery ended with."""
     marks = [("began", recovery.began_at)]
     if recovery.found_at > recovery.began_at:
         marks.append(("found", recovery.found_at))
@@ -314,7 +314,7 @@ def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
 
 
 def _what(exited: Entry) -> str:
-    """What happened to a worker, without its name; our own errors are sentences of their own."""
+    """Failure of a worker in words, without its name; our own errors are sentences of their own."""
     cause = str(exited["cause"])
     name = f"rank {exited['rank']} "
     if not exited["error"] or cause.startswith(name):
@@ -323,7 +323,7 @@ def _what(exited: Entry) -> str:
 
 
 def _who(event: Entry) -> str:
-    """The target of a fault, or what has exited, as in `Cause`."""
+    """The target of a fault, or what has exited, as in `RootCause`."""
     if "rank" in event:
         return f"rank {event['rank']}"
     is_fault = event["event"] == "fault-injected"

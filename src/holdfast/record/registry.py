@@ -52,7 +52,7 @@ class Record(BaseModel):
         id: Names it among the user's runs on this host.
         directory: Its run directory, absolute.
         job: The name of its job.
-        engine: What places its agents; `local` for this host.
+        engine: Engine that places its agents; `local` for this host.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,21 +64,21 @@ class Record(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Where the registry keeps what belongs to the run."""
+        """Directory in which the registry keeps what belongs to the run."""
         return _folder() / self.id
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits to begin."""
+        """True if it waits to begin."""
         return self._waiting_pid() != 0
 
     @property
     def is_active(self) -> bool:
-        """Whether a process on this host runs it, or waits to."""
+        """True if a process on this host runs it, or waits to."""
         return self.is_waiting or is_held(self.directory)
 
     def brief(self) -> Brief:
-        """How it is doing."""
+        """State of the run."""
         from holdfast.record.views.brief import Brief, brief_of  # not to add a run to the list
 
         if self.is_waiting:
@@ -106,7 +106,7 @@ class Record(BaseModel):
         with it.
 
         Args:
-            at_once: Whether it ends at once instead, without a checkpoint.
+            at_once: True if it ends at once instead, without a checkpoint.
 
         Raises:
             JobError: It is not running on this host.

@@ -31,18 +31,18 @@ from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.record import breakdown, recovery_reports
 from holdfast.record.goodput import Cause, attribute
-from holdfast.record.metrics_reader import Evaluation, MetricsReader
+from holdfast.record.metrics_reader import EvaluationResult, MetricsReader
 from holdfast.record.moments import is_event, is_failure, moments_of
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.state import RunState, state_of
 from holdfast.record.steps import Steps
-from holdfast.rundir.json_lines import Tail
+from holdfast.rundir.follow import JsonTail
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RESULT, SYSTEM, is_held
 
 MAX_SYSTEM_LINES: Final = 3600
-"""Of each host, the newest are kept."""
+"""Most lines of a host that are kept: the newest."""
 MAX_ALL_SYSTEM_LINES: Final = 1 << 16
-"""Of many hosts, fewer of each."""
+"""Most lines of all hosts: many hosts have fewer each."""
 
 Event = Mapping[str, Any]
 """A line of `events.jsonl`."""
@@ -54,9 +54,9 @@ class Checkpoint:
 
     Attributes:
         step: After how many steps.
-        at: When, Unix time, seconds.
-        directory: Where it is.
-        size_bytes: How large it is; None if it was deleted before it was seen, or is elsewhere.
+        at: Unix time, seconds.
+        directory: Path of its directory.
+        size_bytes: Size; None if it was deleted before it was seen, or is elsewhere.
     """
 
     step: int
@@ -71,8 +71,8 @@ class PlanChange:
 
     Attributes:
         step: The steps committed before.
-        at: When, Unix time, seconds.
-        shards: Of each member.
+        at: Unix time, seconds.
+        shards: Shards of each member.
     """
 
     step: int
@@ -82,7 +82,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Where a run's time went.
+    """Use of a run's time.
 
     Attributes:
         seconds: By cause; their sum is `total_s`.
@@ -105,7 +105,7 @@ class RunRecord:
 
     Args:
         path: The run's directory.
-        slice_s: How long the steps are read at once, at most: what is left comes with the next
+        slice_s: Most time for reading steps at once: what is left comes with the next
             `refresh`, so that a view of a long run need not wait. By default all are read.
 
     Attributes:
@@ -114,7 +114,7 @@ class RunRecord:
         checkpoints, plans, recoveries: In order.
         system: By host: the newest lines of `system.jsonl`.
         hosts: The name of each rank's agent, as far as it is known: its newest.
-        result: What `result.json` has; None before the run has ended.
+        result: Content of `result.json`; None before the run has ended.
 
     Raises:
         JobError: There is no run.
@@ -138,7 +138,7 @@ class RunRecord:
         self._placed_at: dict[int, float] = {}  # by rank
         self._metrics = MetricsReader(path / METRICS, self.steps)
         self._events, self._recoveries, self._system = (
-            Tail(path / name, whole=True) for name in (EVENTS, RECOVERIES, SYSTEM)
+            JsonTail(path / name) for name in (EVENTS, RECOVERIES, SYSTEM)
         )
         self._workers_of = self._version
         self._workers = dict[int, list[dict[str, float]]]()
@@ -149,14 +149,14 @@ class RunRecord:
 
     @cached_property
     def job(self) -> Job | None:
-        """What was asked for; None if this version cannot read it."""
+        """Job of the run; None if this version cannot read it."""
         with suppress(JobError):
             return load.of_run(self.path)
         return None
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the run records its steps and checkpoints, as scripts do not."""
+        """True if the run records its steps and checkpoints, as scripts do not."""
         return self.job is None or self.job.records_progress
 
     def refresh(self) -> bool:
@@ -193,7 +193,7 @@ class RunRecord:
 
     @property
     def _version(self) -> tuple[float, ...]:
-        """What differs if the steps do."""
+        """Value that differs if the steps do."""
         return len(self.steps), *self.steps.columns["at"][-1:]
 
     def _take_event(self, event: Event) -> None:
@@ -243,11 +243,11 @@ class RunRecord:
 
     @property
     def read_share(self) -> float:
-        """How much of the steps was read, 0 to 1; see `slice_s`."""
+        """Part of the steps that was read, 0 to 1; see `slice_s`."""
         return self._metrics.share
 
     @property
-    def evaluations(self) -> list[Evaluation]:
+    def evaluations(self) -> list[EvaluationResult]:
         """The evaluations of the run, in order."""
         return self._metrics.evaluations
 
@@ -269,17 +269,17 @@ class RunRecord:
 
     @property
     def bottleneck(self) -> str | None:
-        """What limited the run when that was last written down, in words."""
+        """Limit of the run when that was last written down, in words."""
         return breakdown.bottleneck(self.events)
 
     @property
     def started_at(self) -> float | None:
-        """When the run was started for the first time, Unix time, seconds."""
+        """Time at which the run was started for the first time, Unix time, seconds."""
         return self.events[0]["time_unix_s"] if self.events else None
 
     @property
     def total_steps(self) -> int | None:
-        """How many steps the run has in all; None if that is not known yet."""
+        """Number of steps of the whole run; None if that is not known yet."""
         if self.result is not None and self.result.get("status") == "finished":
             return self.steps.newest
         extended = [event for event in self.events if event["event"] == "run-extended"]
@@ -302,7 +302,7 @@ class RunRecord:
         return self._workers[steps]
 
     def state(self, now: float | None = None) -> RunState:
-        """How the run is doing.
+        """State of the run at a moment.
 
         Args:
             now: Unix time, seconds; by default this moment.
@@ -325,7 +325,7 @@ class RunRecord:
         return self._longest[1]
 
     def goodput(self) -> Goodput:
-        """Where the run's time went."""
+        """Use of the run's time."""
         known = *self._version, len(self.events), len(self.evaluations)
         if self._goodput is None or self._goodput[0] != known:
             self._goodput = known, self._attributed()
@@ -342,7 +342,7 @@ class RunRecord:
 
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
-    """Whether a line of `system.jsonl` is a whole sample."""
+    """True if a line of `system.jsonl` is a whole sample."""
     gpus = line.get("gpus", [])
     workers = line.get("workers", [])
     return (
@@ -354,7 +354,7 @@ def _is_sample(line: Mapping[str, Any]) -> bool:
 
 
 def _are_numbered(found: Any, name: str) -> bool:
-    """Whether it is a list of objects, each with its number."""
+    """True if it is a list of objects, each with its number."""
     return isinstance(found, list) and all(
         isinstance(each, dict) and isinstance(each.get(name), int) for each in found
     )

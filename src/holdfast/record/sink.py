@@ -19,11 +19,11 @@ from holdfast.wire.rpc import RunStateMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a run ended.
+    """End of a run.
 
     Attributes:
         status: `finished`, `stopped` or `failed`.
-        result: What the run came to, as plain data; empty if it failed.
+        result: Result of the run, as plain data; empty if it failed.
         error: Why it failed; empty if it did not.
     """
 
@@ -48,5 +48,5 @@ class Sink:
         """Take the run's end; None if the command itself was interrupted.
 
         Raises:
-            OSError: What should be kept cannot be written.
+            OSError: A file that should be kept cannot be written.
         """

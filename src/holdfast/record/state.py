@@ -22,7 +22,7 @@ _OF_BACKUP: Final = ("backup-completed", "backup-failed")
 
 
 class StateName(enum.StrEnum):
-    """How a run is doing, in a word; `waiting` for what it needs is known to the registry only."""
+    """State of a run, in a word; `waiting` for what it needs is known to the registry only."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -40,7 +40,7 @@ ENDED: Final = (StateName.FINISHED, StateName.STOPPED, StateName.FAILED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """How a run is doing.
+    """State of a run, in words.
 
     Attributes:
         name: In a word.
@@ -60,15 +60,15 @@ def state_of(
     is_held: bool,
     counts_steps: bool = True,
 ) -> RunState:
-    """How a run is doing.
+    """State of a run, in words.
 
     Args:
-        events: Of the run, oldest first.
-        last_step_at: When its newest step was committed, Unix time, seconds; None without a step.
+        events: Events of the run, oldest first.
+        last_step_at: Commit of its newest step, Unix time, seconds; None without a step.
         longest_step_s: The longest time between two steps.
         now: Unix time, seconds.
-        is_held: Whether a process holds the run's directory.
-        counts_steps: Whether the run records its steps, as scripts do not: these run once their
+        is_held: True if a process holds the run's directory.
+        counts_steps: True if the run records its steps, as scripts do not: these run once their
             workers do.
     """
     current: list[Mapping[str, Any]] = []  # of the newest attempt, the newest first
@@ -98,7 +98,7 @@ def _current(
     longest_step_s: float,
     now: float,
 ) -> RunState:
-    """How an attempt is doing that has not ended; its `events` are the newest first."""
+    """State of an attempt that has not ended; its `events` are the newest first."""
     began = events[-1]["time_unix_s"] if events else now
     stepped_at = last_step_at if last_step_at is not None and last_step_at >= began else None
     for event in events:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_WORKER_ROWS: Final = 1 << 12
-"""Of how many steps the times of each worker are kept at most."""
+"""Most steps whose times of each worker are kept."""
 MAX_WORKER_TIMES: Final = 1 << 18
-"""How many steps times workers are kept at most: fewer steps if there are more than 64 workers."""
+"""Most times that are kept, steps by workers: fewer steps if there are more than 64 workers."""
 
 Workers = Mapping[str, list[float]]
-"""What each member has measured in a step: a list per column, `rank` and `shards` among them."""
+"""Times of each member in a step: a list per column, `rank` and `shards` among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Series:
     """A column thinned out for a chart: the least, the greatest and the mean value of each piece.
 
     Attributes:
-        step, at: Of the last step of each piece.
-        low, high, mean: Of its values; nan if it has none.
+        step, at: Number and time of the last step of each piece.
+        low, high, mean: Extremes and mean of its values; nan if it has none.
     """
 
     step: list[int]
@@ -49,7 +49,7 @@ class Series:
 COLUMNS: Final = ("step", "at", "seconds", "epoch", "samples", "loss", "lr", "norm")
 """The numbers of a step: its own, when it was committed, how long it took, and so on."""
 _COUNTS: Final = frozenset({"step", "epoch", "samples"})
-"""Those that are whole."""
+"""Columns of whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class NewSteps:
 
     Attributes:
         columns: A list for each of `COLUMNS`, nan for what a step has not; `step` rises.
-        logged: What the task has logged in each.
+        logged: Values that the task has logged in each.
         pauses: By position, as far as there were any: what its writer has lost in checkpoints and
             evaluations.
         workers: Reads what the members have measured in the step at a position; empty if nothing.
@@ -78,7 +78,7 @@ class Steps:
 
     Attributes:
         columns: An array a column, with the names in `COLUMNS`; `at` never falls.
-        losses, pauses: See `core.goodput`.
+        losses, pauses: Lost times; see `record.goodput`.
         logged: Further columns: what the task logs.
         workers: The times of workers, with the row of their step.
     """
@@ -187,7 +187,7 @@ class Steps:
         del self.workers[kept:]
 
     def committed(self, evaluated: int) -> CommittedSteps:
-        """The steps as `core.goodput` takes them; they are read, not copied.
+        """The steps as `record.goodput` takes them; they are read, not copied.
 
         Args:
             evaluated: The newest step with an evaluation.
@@ -237,5 +237,5 @@ class Steps:
 
 
 def _shares(losses: Losses, gap: float) -> Losses:
-    """What parts of `gap` seconds were lost."""
+    """Parts of `gap` seconds that were lost."""
     return Losses(*(each / gap for each in losses)) if 0 < gap < inf else Losses()

@@ -15,12 +15,12 @@ SCRIPT: Final = "running the script"
 
 _COLLECTIVE: Final = re.compile(r'/torch/distributed/.*", line \d+ in (?!wrapper)(\w+)')
 _BACKWARD: Final = re.compile(r" in _engine_run_backward$")
-"""Where a worker waits for the collectives of DistributedDataParallel."""
+"""Frames in which a worker waits for the collectives of DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Where one worker was.
+    """Place of one worker in its code.
 
     Attributes:
         rank: The worker.
@@ -39,11 +39,11 @@ class Whereabouts:
 def whereabouts(
     observed: Iterable[Mapping[str, Any]], stacks: Mapping[int, tuple[str, ...]]
 ) -> tuple[Whereabouts, ...]:
-    """Where the workers were, by rank.
+    """Places of the workers, by rank.
 
     Args:
         observed: The events `worker-observed`.
-        stacks: Of the workers that failed, by rank; empty for one that could not write it.
+        stacks: Stacks of the workers that failed, by rank; empty for one that could not write it.
     """
     found = [
         Whereabouts(
@@ -66,8 +66,8 @@ def missing(found: Sequence[Whereabouts]) -> tuple[int, ...]:
 
 
 def _of_script(found: Sequence[Whereabouts], silent: Collection[int]) -> list[Whereabouts]:
-    """The same with what the stacks of a script say: who is in no collective is missing there, and
-    so is who could not write its stack.
+    """Add what the stacks of a script say: a worker in no collective is missing there, and
+    so is one that could not write its stack.
     """
     waits = {each.rank: _wait_of(each.stack) for each in found}
     late = tuple(
@@ -80,7 +80,7 @@ def _of_script(found: Sequence[Whereabouts], silent: Collection[int]) -> list[Wh
 
 
 def _wait_of(stack: Sequence[str]) -> str:
-    """What a worker waits in, in words; empty if it does not seem to wait for others."""
+    """Operation that a worker waits in, in words; empty if it does not seem to wait for others."""
     names = [match[1] for frame in stack if (match := _COLLECTIVE.search(frame))]
     if names:
         return f"in {names[-1]} of torch.distributed"

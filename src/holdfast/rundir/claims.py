@@ -49,19 +49,19 @@ def claims_here() -> list[Claim]:
 
 
 def describe(lacking: Iterable[Shortage]) -> str:
-    """What is lacking in words, and who has it; empty if nothing is."""
+    """Shortages in words, and who has the rest; empty without any."""
     return "; ".join(map(_in_words, lacking))
 
 
 class HeldClaim:
-    """What one run claims on this host; this process holds it until it ends or calls `close`.
+    """Claim of one run on this host; this process holds it until it ends or calls `close`.
 
     Args:
         run: The name of its run directory.
-        needs: What it needs.
+        needs: Needs of the run.
 
     Attributes:
-        shares: Of its workers, once it has begun.
+        shares: Shares of its workers, once it has begun.
 
     Raises:
         OSError: It cannot be written.
@@ -92,8 +92,8 @@ class HeldClaim:
         """Claim what is needed if all of it is free.
 
         Args:
-            supply: What this process may use.
-            in_turn: Whether those that have waited for longer are first.
+            supply: Cores, memory and GPUs that this process may use.
+            in_turn: True if runs that have waited for longer are first.
 
         Returns:
             What is lacking, in words; nothing if it has begun.

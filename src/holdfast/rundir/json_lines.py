@@ -11,16 +11,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Self
 
 TAIL_BYTES: Final = 1 << 18
-"""How far from its end a file is read first, where only its end matters."""
-
-_MARK_BYTES: Final = 1024
-"""How much of what was read is read again, to see whether it is still there: more than a step, so
-that the times in it tell it from others."""
+"""Size of the end of a file that is read first, where only its end matters."""
 
 
 class JsonLines:
@@ -71,7 +68,7 @@ class EventLog(JsonLines):
 
 
 def number(value: float) -> float | None:
-    """What stands for `value` in a line: JSON knows no NaN and no infinity, so None is either."""
+    """Replace what JSON has not: NaN and infinity become None."""
     return value if isfinite(value) else None
 
 
@@ -96,6 +93,11 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def objects_in(content: bytes) -> list[dict[str, Any]]:
+    """The objects in lines; one that is torn is skipped."""
+    return [value for line in content.split(b"\n") if (value := _object(line)) is not None]
+
+
 def unreadable(path: Path) -> list[int]:
     """The numbers, from 1, of the lines in a file that `read` skips; none if there is no such file.
 
@@ -116,89 +118,26 @@ def last(path: Path, reach: int = TAIL_BYTES) -> list[dict[str, Any]]:
     return [value for _, value in _lines(path, start) if value is not None]
 
 
-class Tail:
-    """What is appended to a file.
+@dataclass(slots=True, kw_only=True)
+class NewestSteps:
+    """The newest step and evaluation among lines of `metrics.jsonl`.
 
-    Args:
-        path: The file; it may come later.
-        whole: Whether it counts what is there already.
+    Attributes:
+        step: The newest step; -1 before the first.
+        evaluation: The newest step with an evaluation, likewise.
     """
 
-    def __init__(self, path: Path, *, whole: bool = False) -> None:
-        self._path = path
-        self._position = path.stat().st_size if path.exists() and not whole else 0
+    step: int = -1
+    evaluation: int = -1
 
-    def __call__(self) -> list[dict[str, Any]]:
-        """The objects that have been appended, whole, since the last call."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._position:
-                self._position = 0  # a new file has taken its place
-            file.seek(self._position)
-            whole = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-        self._position += sum(map(len, whole)) + bool(whole)
-        return [value for line in whole if (value := _object(line)) is not None]
-
-
-class StepTail:
-    """The lines of `metrics.jsonl` that one attempt of a run adds: each step and each evaluation
-    once, in order.
-
-    A restart removes the steps after a checkpoint from the file. They are computed again, with the
-    same values, so their lines are skipped.
-
-    Args:
-        path: The file; it may come later. What it holds already is of earlier attempts.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._position = path.stat().st_size if path.exists() else 0
-        self._mark = b""  # what is before the position, if the file has only grown
-        if self._position:
-            with path.open("rb") as file:
-                file.seek(max(0, self._position - _MARK_BYTES))
-                self._mark = file.read()
-        self._steps: dict[str, int] = {}  # the newest, by what such a line holds
-
-    def begin(self, step: int) -> None:
-        """Note that the attempt begins after `step` steps."""
-        self._steps = {"loss": step, "evaluation": step}
-
-    def __call__(self) -> list[dict[str, Any]]:
-        """The new lines since the last call; none before the attempt has begun."""
-        if not (self._steps and self._path.exists()):
-            return []
-        return [value for value in self._appended() if self._is_new(value)]
-
-    def _is_new(self, value: dict[str, Any]) -> bool:
-        kind = "loss" if "loss" in value else "evaluation"
-        if not isinstance(value.get("step"), int) or value["step"] <= self._steps[kind]:
+    def advance(self, line: Mapping[str, Any]) -> bool:
+        """Count a line; returns True if its step or evaluation comes after those before it."""
+        kind = "step" if "loss" in line else "evaluation"
+        step = line.get("step")
+        if not isinstance(step, int) or step <= getattr(self, kind):
             return False
-        self._steps[kind] = value["step"]
+        setattr(self, kind, step)
         return True
-
-    def _appended(self) -> list[dict[str, Any]]:
-        """What was appended since the last call, or more if the file was cut off meanwhile."""
-        with self._path.open("rb") as file:
-            file.seek(self._position - len(self._mark))
-            if file.read(len(self._mark)) != self._mark:
-                self._position = self._before_new()
-                self._mark = b""
-            file.seek(self._position)
-            whole = file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._position += len(whole)
-        self._mark = (self._mark + whole)[-_MARK_BYTES:]
-        return [value for line in whole.splitlines() if (value := _object(line)) is not None]
-
-    def _before_new(self) -> int:
-        """Where to read from, so that no new line is before."""
-        start = max(0, self._path.stat().st_size - TAIL_BYTES)
-        steps = (value.get("step") for _, value in _lines(self._path, start) if value is not None)
-        first = next(steps, None)
-        return start if isinstance(first, int) and first < self._steps["loss"] else 0
 
 
 class StepFile:
@@ -210,28 +149,19 @@ class StepFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._newest = dict.fromkeys(("loss", "evaluation"), -1)
+        self._newest = NewestSteps()
         for value in last(path):
-            self._is_new(value)
+            self._newest.advance(value)
 
     def add(self, content: bytes) -> None:
         """Append the lines of steps and evaluations that come after those in the file."""
-        values = map(_object, content.splitlines())
-        new = [value for value in values if value is not None and self._is_new(value)]
+        new = [value for value in objects_in(content) if self._newest.advance(value)]
         if new:
             with (
                 contextlib.suppress(OSError),
                 self._path.open("ab") as file,
             ):  # no run ends for lack of space
                 file.write(b"".join(json.dumps(value).encode() + b"\n" for value in new))
-
-    def _is_new(self, value: Mapping[str, Any]) -> bool:
-        kind = "loss" if "loss" in value else "evaluation"
-        step = value.get("step")
-        if not isinstance(step, int) or step <= self._newest[kind]:
-            return False
-        self._newest[kind] = step
-        return True
 
 
 def step_row(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ runs/digits-20260102-150405/
   events.jsonl        what happened
   metrics.jsonl       a line a step
   recoveries.jsonl    recovery reports, if there were any
-  system.jsonl        what the hosts use, every two seconds; see observe.system_file
+  system.jsonl        what the hosts use, every two seconds; see rundir.system_file
   profile.json        what hosts reach, if it was given; see hardware.profile_file
   loss.png            the loss curve
   result.json         how it ended
@@ -40,13 +40,14 @@ from typing import TYPE_CHECKING, Final, Self
 from holdfast.errors import JobError
 from holdfast.job import JOB_FILE
 from holdfast.linux.files import replace_synced, sync_directory
+from holdfast.rundir import json_lines
 
 if TYPE_CHECKING:
     from holdfast.job.run_keys import RunKeys
     from holdfast.job.spec import Job
 
 RUNS: Final = Path("runs")
-"""Where runs go whose directory has not been named."""
+"""Directory of runs whose own has not been named."""
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
@@ -55,7 +56,7 @@ RESULT: Final = "result.json"
 PROFILE: Final = "profile.json"
 BASES: Final = "bases"
 CODE_VERSION: Final = "code-version.json"
-"""See `code_version`."""
+"""File of `code_version`."""
 CODE: Final = "code.py"
 """The source text of a task that came by value, for people."""
 ARCHIVE: Final = "code.zip"
@@ -70,7 +71,7 @@ METRICS_TOKEN: Final = SECRETS / "metrics.token"
 """For those who read metrics from other hosts."""
 _LOCK: Final = ".lock"
 _MAX_HOLDER: Final = 300
-"""How much of a lock's text is read: the process that holds it, bytes."""
+"""Most of a lock's text that is read: the process that holds it, bytes."""
 ID: Final = "run.id"
 
 
@@ -84,7 +85,7 @@ def new_run(name: str) -> Path:
 
 
 def worker_log(logs: Path, rank: int) -> Path:
-    """Where worker `rank` of a run writes what it prints."""
+    """File to which worker `rank` of a run writes what it prints."""
     return logs / f"rank-{rank}.log"
 
 
@@ -97,7 +98,7 @@ def run_id_of(run_dir: Path) -> str:
 
 
 def is_held(run_dir: Path) -> bool:
-    """Whether a process holds a run's directory, as `RunDirectory` does."""
+    """True if a process holds a run's directory, as `RunDirectory` does."""
     try:
         fd = os.open(run_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -112,7 +113,7 @@ def is_held(run_dir: Path) -> bool:
 
 
 def is_held_here(run_dir: Path) -> bool:
-    """Whether a process of this host holds a run's directory; hosts may share it."""
+    """True if a process of this host holds a run's directory; hosts may share it."""
     if not is_held(run_dir):
         return False
     holder = (run_dir / _LOCK).read_text(encoding="utf-8", errors="replace")
@@ -140,7 +141,7 @@ class RunPaths:
     """A run's directory, as it is used on every host.
 
     Args:
-        path: Where it is.
+        path: Path of the directory.
         job: The job that it belongs to.
     """
 
@@ -155,9 +156,9 @@ class RunDirectory(RunPaths):
     """A run's directory, held by one process at a time.
 
     Args:
-        path: Where it is.
+        path: Path of the directory.
         job: The job that it belongs to.
-        resume: Whether it must be there already.
+        resume: True if it must be there already.
         run_id: Names the run, on all of its hosts; by default a new one, or that of the directory.
 
     A job with which a run was resumed is forgotten again if it is the reason why the run ends.
@@ -270,7 +271,7 @@ def placed_directory(name: str, job: Job, run_id: str) -> RunDirectory:
     Args:
         name: The run's.
         job: The run's job.
-        run_id: See `RunDirectory`.
+        run_id: Id of the run; see `RunDirectory`.
 
     Raises:
         JobError: It cannot be used.
@@ -284,12 +285,12 @@ def placed_directory(name: str, job: Job, run_id: str) -> RunDirectory:
 
 
 def agents_dir() -> Path:
-    """Where the agents that engines place on this host have their directories."""
+    """Directory of the agents that engines place on this host."""
     return state_dir() / "agents"
 
 
 def state_dir() -> Path:
-    """Where holdfast keeps what outlives a command and belongs to no run directory."""
+    """Directory for what outlives a command and belongs to no run directory."""
     given = os.environ.get("XDG_STATE_HOME")
     return (Path(given) if given else Path.home() / ".local" / "state") / "holdfast"
 
@@ -309,3 +310,20 @@ def _locked(path: Path) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
     return fd
+
+
+def restarts_in(run_dir: Path) -> int:
+    """Restarts of all workers since the newest start of a run, as its log of events says.
+
+    Numbers of generations would count more: also those that were over before any worker resumed.
+    The agent of each host logs a generation before its workers resume, so they find their own start
+    counted, unless the disk is full: then the log drops lines.
+    """
+    starts = set[int]()
+    for entry in json_lines.read(run_dir / EVENTS):
+        match entry.get("event"):
+            case "run-started":
+                starts.clear()
+            case "generation-started":
+                starts.add(entry["number"])
+    return max(0, len(starts) - 1)  # it may have been stopped before any

@@ -20,12 +20,12 @@ from typing import Final
 SIGNAL: Final = signal.SIGRTMAX - 1
 """A real-time signal that neither torch nor users use: for the stacks of all threads."""
 MAIN_SIGNAL: Final = signal.SIGRTMAX - 2
-"""The same for the stack of the main thread."""
+"""Another one, for the stack of the main thread."""
 FRAMES: Final = 5
-"""How many of the innermost frames are reported; the file has all."""
+"""Number of the innermost frames that are reported; the file has all."""
 
 POLL_S: Final = 0.002
-"""How often files are looked at that stacks are written to."""
+"""Interval at which files are looked at that stacks are written to."""
 
 _ASKED: Final = re.compile(
     r"^(Current thread .*|Stack) \(most recent call first\):\n", re.MULTILINE
@@ -36,7 +36,7 @@ _OWN: Final = f'File "{Path(__file__).parents[1]}/'
 
 
 def stacks_file(logs: Path, rank: int) -> Path:
-    """Where worker `rank` of a run writes its stacks."""
+    """File to which worker `rank` of a run writes its stacks."""
     return logs / f"rank-{rank}.stacks"
 
 
@@ -78,8 +78,8 @@ def innermost(path: Path, begin: int, *, of_task: bool = False) -> list[str]:
 
     Args:
         path: The file.
-        begin: Where the stacks begin.
-        of_task: Whether to leave out those of holdfast, which is where a worker waits.
+        begin: Place at which the stacks begin.
+        of_task: True to leave out frames of holdfast, in which a worker waits.
     """
     try:
         with path.open("rb") as file:

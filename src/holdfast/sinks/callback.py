@@ -14,13 +14,13 @@ from holdfast.rundir import json_lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What has happened in a run.
+    """News of a run.
 
     Attributes:
         kind: `step`, `evaluation`, `recovery`, or the name of a line in `events.jsonl`, such as
             `checkpoint-committed`, `worker-exited` and `run-ended`.
         step: Steps committed by then; None where that is not known.
-        values: What is known about it, by name. Of a step: a row of `Result.history`. Of an
+        values: Facts by name. Of a step: a row of `Result.history`. Of an
             evaluation: its results. Of a recovery: its report.
         stop: Stops the run after its current step, with a checkpoint, as Ctrl-C does.
     """

@@ -97,7 +97,7 @@ class _Axis:
         return cls(low - margin, high + margin)
 
     def place(self, value: float) -> float:
-        """Where a value is: 0 at the begin of the axis, 1 at its end."""
+        """Place of a value: 0 at the begin of the axis, 1 at its end."""
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:

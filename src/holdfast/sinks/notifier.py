@@ -27,11 +27,11 @@ from holdfast.sinks.terminal import closing_table
 from holdfast.wire.rpc import RunStateMessage
 
 DEADLINE_S: Final = 10.0
-"""How long a message may take, seconds."""
+"""Most time that a message may take, seconds."""
 LIMIT: Final = 16
 """Messages under way at once. A further one is dropped: the address does not answer."""
 NOTIFIED_LINES: Final = 3
-"""How much of a recovery report is sent: the cause, what the other workers did, the time."""
+"""Lines of a recovery report that are sent: the cause, what the other workers did, the time."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

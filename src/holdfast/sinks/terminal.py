@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from holdfast.core.protocol import WorkerProgress
-from holdfast.record import history, recovery_reports
+from holdfast.record import history, live_state, recovery_reports
+from holdfast.record.live_state import ProgressRate
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Ending, Sink
 from holdfast.sinks.tee import Tee
@@ -24,15 +24,13 @@ from holdfast.wire.rpc import RunStateMessage
 
 PLAIN_INTERVAL_S: Final = 5.0
 WAIT_S: Final = 2.0
-"""How long a run waits before it is said what for."""
-PACE_WINDOW_S: Final = 30.0
-"""How far back the speed is measured: long enough to be steady, short enough to be news."""
+"""Time that a run waits before the terminal says what for."""
 
 MAX_SHOWN: Final = 4
-"""How many numbers of an evaluation are shown."""
+"""Most numbers of an evaluation that are shown."""
 
 MAX_LIST_WIDTH: Final = 60
-"""How much of a list is shown among the results, characters."""
+"""Most of a list that is shown among the results, characters."""
 
 _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 """Phases that are shown, in words."""
@@ -62,39 +60,15 @@ class PlainConsole(Console):
             os.dup2(null.fileno(), self.file.fileno())  # else the interpreter fails as it ends
 
 
-class Pace:
-    """How fast a run goes, evaluations and checkpoints included."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque()
-
-    def note(self, now: float, step: int, samples: int) -> None:
-        """Take in how many steps and samples have been committed at `now`, seconds."""
-        if self._seen and (step < self._seen[-1][1] or samples < self._seen[-1][2]):
-            self._seen.clear()  # back to a checkpoint, or the worker that counted most is lost
-        if not self._seen or step != self._seen[-1][1]:
-            self._seen.append((now, step, samples))
-        while len(self._seen) > 2 and now - self._seen[0][0] > PACE_WINDOW_S:
-            self._seen.popleft()
-
-    def __call__(self) -> tuple[float, float] | None:
-        """Steps and samples a second; None until two steps have been seen."""
-        if len(self._seen) < 2:
-            return None
-        (start, step, samples) = self._seen[0]
-        (end, last_step, last_samples) = self._seen[-1]
-        return (last_step - step) / (end - start), (last_samples - samples) / (end - start)
-
-
 class Terminal(Sink):
     """Shows a run on standard error.
 
     Args:
-        tee: What workers print, to be shown too.
+        tee: Reader of what workers print, to be shown too.
         logs: The directory of the workers' logs.
-        console: Where to show it; by default standard error.
+        console: Console to show it on; by default standard error.
         clock: Monotonic seconds.
-        hint: What to do about a host that is lost; shown with the first one.
+        hint: Advice about a host that is lost; shown with the first one.
     """
 
     def __init__(
@@ -109,7 +83,7 @@ class Terminal(Sink):
         self._logs = logs
         self._clock = clock
         self._console = console or PlainConsole(stderr=True)
-        self._pace = Pace()
+        self._pace = ProgressRate()
         self._bar: Progress | None = None
         if self._console.is_terminal:
             columns = BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
@@ -163,7 +137,7 @@ class Terminal(Sink):
                 self._bar.stop()
 
     def _is_new(self, line: Mapping[str, Any]) -> bool:
-        """Whether it says more than the one before: a full disk fails every checkpoint."""
+        """True if it says more than the one before: a full disk fails every checkpoint."""
         if line["event"] != "checkpoint-failed":
             return True
         host = line.get("host", "")
@@ -177,7 +151,7 @@ class Terminal(Sink):
             self.print_lines(f"checkpoints are written again{f' (host {host})' if host else ''}")
 
     def _wait_of(self, state: RunStateMessage) -> str:
-        """What the run waits for, once it has waited for long."""
+        """Name what the run waits for, once it has waited for long."""
         now = self._clock()
         if not state.waiting_for:
             self._waiting_since = None
@@ -191,12 +165,12 @@ class Terminal(Sink):
         facts = ""
         step = 0
         total = None
-        if progress:
-            furthest = max(progress.values(), key=lambda worker: worker.step)
+        furthest = live_state.furthest([*progress.values()])
+        if furthest is not None:
             step = furthest.step
             total = furthest.total_steps or None
         now = self._clock()
-        if progress and (furthest.total_steps or furthest.epochs):
+        if furthest is not None and (furthest.total_steps or furthest.epochs):
             self._pace.note(now, step, max(worker.samples for worker in progress.values()))
             facts = _facts(furthest, {worker.phase for worker in progress.values()}, self._pace())
         if self._bar is not None and (facts or wait):
@@ -222,7 +196,7 @@ class Terminal(Sink):
 
 
 def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float] | None) -> str:
-    """How far the run is, how well, how fast, and what keeps some worker from training."""
+    """Progress of the run, loss and speed in words, and what keeps some worker from training."""
     step = furthest.step
     total = furthest.total_steps
     loss = "not finite" if furthest.loss is None else f"{furthest.loss:.4f}"

@@ -42,7 +42,7 @@ class TransferView:
 
         Args:
             what: The transfer in words; the same each time.
-            done_bytes: How much of it is done.
+            done_bytes: Size of the part that is done.
             size_bytes: Its size.
         """
         if what not in self._bars:

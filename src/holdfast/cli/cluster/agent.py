@@ -12,7 +12,7 @@ import typer
 from holdfast.cli.arguments import Metrics, Profile, metrics_address, profiles
 from holdfast.errors import JobError
 from holdfast.runs.hosts import joining_agent
-from holdfast.sinks.prometheus.sink import metrics_of_host
+from holdfast.sinks.prometheus.served_metrics import metrics_of_host
 
 
 def agent(

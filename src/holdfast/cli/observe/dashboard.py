@@ -16,7 +16,7 @@ from holdfast.cli import complete
 from holdfast.errors import HoldfastError, JobError
 from holdfast.rundir.run_directory import RUNS
 from holdfast.views.dashboard import serve
-from holdfast.views.dashboard.loopback import ADDRESS, listen
+from holdfast.views.dashboard.loopback_only import ADDRESS, listen
 
 
 def dashboard(

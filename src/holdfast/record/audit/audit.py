@@ -14,7 +14,6 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
 from holdfast.record import recovery_reports
-from holdfast.record.audit.check import MAX_PROBLEMS, Check, Outcome, not_checked, passed
 from holdfast.record.audit.lineage import (
     Life,
     Segment,
@@ -24,7 +23,8 @@ from holdfast.record.audit.lineage import (
     segments_of,
 )
 from holdfast.record.audit.samples import check_samples
-from holdfast.record.audit.steps import (
+from holdfast.record.audit.statement import MAX_PROBLEMS, Answer, Check, not_checked, passed
+from holdfast.record.audit.step_checks import (
     Epoch,
     check_batches,
     check_numbers,
@@ -42,13 +42,13 @@ from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What the record of a run proves.
+    """Statements that the record of a run proves.
 
     Attributes:
         steps: The newest step.
-        epochs: What is recorded of each.
+        epochs: Records of each epoch.
         lives: The starts of the run.
-        segments: Which generation computed the steps that count.
+        segments: Generations that computed the steps that count.
         checks: The statements.
     """
 
@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def has_failed(self) -> bool:
-        return any(check.outcome is Outcome.FAILED for check in self.checks)
+        return any(check.outcome is Answer.FAILED for check in self.checks)
 
 
 def audit(run_dir: Path) -> Audit:
@@ -108,7 +108,7 @@ def audit(run_dir: Path) -> Audit:
 
 
 def _check_events(unreadable: Sequence[int]) -> Check:
-    """Whether there are no lines of events that cannot be read, by number."""
+    """Check that all lines of events can be read; the others are named by number."""
     if not unreadable:
         return passed("events", f"every line of {EVENTS} can be read")
     named = ", ".join(map(str, unreadable[:MAX_PROBLEMS]))
@@ -130,7 +130,7 @@ def _reports(path: Path) -> list[RecoveryReport]:
 
 
 def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest]) -> int:
-    """How many steps the run has made at least, without its record of steps."""
+    """Least number of steps that the run has made, without its record of steps."""
     starts = [event.get("step") for event in events if event["event"] == "generation-started"]
     ends = [event.get("steps") for event in events if event["event"] == "run-ended"]
     reached = [*starts[-1:], *ends[-1:], *(manifest.step for manifest in manifests)]
@@ -138,7 +138,7 @@ def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest])
 
 
 def _has_finished(events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the newest start of the run has reached its end."""
+    """True if the newest start of the run has reached its end."""
     ends = ("run-started", "run-ended", "run-failed")
     newest = [event for event in events if event["event"] in ends][-1:]
     return any(event.get("status") == "finished" for event in newest)

@@ -13,8 +13,8 @@ from math import inf
 from typing import Any, Final
 
 from holdfast.record import history
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked
-from holdfast.record.audit.steps import StepRow
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked
+from holdfast.record.audit.step_checks import StepRow
 from holdfast.record.moments import is_failure
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.units import count
@@ -29,12 +29,12 @@ class Generation:
 
     Attributes:
         number: Within its life.
-        at: When it began, Unix time, seconds.
+        at: Begin, Unix time, seconds.
         step: After how many steps.
         ranks: Its members.
-        from_checkpoint: Whether no worker had the state any more.
+        from_checkpoint: True if no worker had the state any more.
         last_committed: The most steps that one of its workers had committed before.
-        is_stored: Whether a checkpoint of `step` had been recorded by then.
+        is_stored: True if a checkpoint of `step` had been recorded by then.
         causes: The failures before it, in words.
         recomputed: Committed steps that were computed again; None if that is not recorded.
     """
@@ -56,11 +56,11 @@ class Life:
 
     Attributes:
         number: From 1.
-        at: When it began, Unix time, seconds; None if that is not recorded.
-        workers: How many were asked for; None if that is not recorded.
+        at: Begin, Unix time, seconds; None if that is not recorded.
+        workers: Count that was asked for; None if that is not recorded.
         generations: In order.
-        ending: How it ended, in words; empty if that is not recorded.
-        steps: How many were committed at its end; None if that is not recorded.
+        ending: Status at its end, in words; empty if that is not recorded.
+        steps: Committed steps at its end; None if that is not recorded.
     """
 
     number: int
@@ -79,7 +79,7 @@ class Segment:
         first, last: The steps.
         life, generation: Their numbers.
         workers: The world size.
-        at: When the generation began, Unix time, seconds.
+        at: Begin of the generation, Unix time, seconds.
     """
 
     first: int
@@ -163,9 +163,9 @@ def _counted(
     """The generations of a life, each with what it has computed again.
 
     Args:
-        generations: Of the life.
+        generations: Generations of the life.
         earlier: The life before it.
-        again: When each recovery was over, and what it has cost.
+        again: End of each recovery, and its cost.
     """
     counted = list[Generation]()
     ends = [*(each.at for each in generations[1:]), inf]
@@ -182,7 +182,7 @@ def _counted(
 
 
 def segments_of(lives: Sequence[Life], newest: int) -> list[Segment]:
-    """Which generation has computed each step that counts.
+    """Generations that have computed the steps that count.
 
     Args:
         lives: The lives of the run.
@@ -207,7 +207,7 @@ def segments_of(lives: Sequence[Life], newest: int) -> list[Segment]:
 
 
 def check_lineage(lives: Sequence[Life]) -> Check:
-    """Whether each generation has continued from a step that was there."""
+    """Check that each generation has continued from a step that was there."""
     generations = [each for life in lives for each in life.generations]
     if not generations:
         return not_checked("lineage", "no generation is recorded")
@@ -244,7 +244,7 @@ def _text(lives: Sequence[Life], generations: Sequence[Generation]) -> str:
 def check_writers(
     rows: Sequence[StepRow], segments: Sequence[Segment], *, has_several_hosts: bool
 ) -> Check:
-    """Whether the record of each step is that of the generation whose result counts: it was
+    """Check that the record of each step is that of the generation whose result counts: it was
     written after this has begun.
     """
     if not rows:

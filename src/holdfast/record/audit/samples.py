@@ -8,18 +8,18 @@ from typing import Final
 import numpy as np
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked
-from holdfast.record.audit.steps import Epoch, StepRow
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked
+from holdfast.record.audit.step_checks import Epoch, StepRow
 from holdfast.record.units import count
 
 MAX_SAMPLES: Final = 1 << 26
-"""How many samples of all epochs are computed at most: about ten seconds."""
+"""Most samples of all epochs that are computed: about ten seconds."""
 
 
 def check_samples(
     rows: Sequence[StepRow], epochs: Sequence[Epoch], order: SampleOrder | None
 ) -> Check:
-    """Whether the steps of each epoch have used each sample once.
+    """Check that the steps of each epoch have used each sample once.
 
     Args:
         rows: The steps.

@@ -9,8 +9,8 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import CheckpointError
-from holdfast.record.audit.check import Check, judged, not_checked
-from holdfast.record.audit.steps import StepRow
+from holdfast.record.audit.statement import Check, judged, not_checked
+from holdfast.record.audit.step_checks import StepRow
 from holdfast.record.units import count
 
 _MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples"})
@@ -37,13 +37,13 @@ def order_of(manifests: Sequence[Manifest]) -> SampleOrder | None:
 def check_stored(
     manifests: Sequence[Manifest], rows: Sequence[StepRow], damaged: Sequence[str] = ()
 ) -> Check:
-    """Whether checkpoints continue the same data in the same order, and have the loss that is
+    """Check that checkpoints continue the same data in the same order, and have the loss that is
     recorded for their step.
 
     Args:
-        manifests: Those that can be read, newest first.
+        manifests: Manifests that can be read, newest first.
         rows: The steps.
-        damaged: What is wrong with others.
+        damaged: Damage of the others, in words.
     """
     if not manifests and not damaged:
         return not_checked("checkpoints", "no checkpoint is left here")

@@ -1,4 +1,4 @@
-"""Alerts of a run: the rules of `observe.alerts`, evaluated on its record."""
+"""Alerts of a run: the rules of `alert_rules`, evaluated on its record."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from holdfast.record import alert_rules, breakdown
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES, AlertRule
+from holdfast.record.live_state import FailureWindow, Roster
 from holdfast.record.run_record import RunRecord
 from holdfast.record.steps import Workers
 from holdfast.record.units import MISSING, NBSP, digits, duration, percent
@@ -18,22 +19,22 @@ RECENT_STEPS: Final = 20
 _MAX_ROWS: Final = 60
 """In how many steps it is measured for an alert that lasts."""
 _STALE_S: Final = 60.0
-"""What was measured so long before says nothing about now."""
-_COUNTED: Final = ("worker-exited", "host-lost")
-"""What the restart budget counts."""
+"""Age from which a measurement says nothing about now."""
+_CHANGES_MEMBERS: Final = ("generation-started",)
+"""Events after which workers are counted."""
 
 Measured = Iterable[tuple[float, float]]
-"""When, Unix time, seconds, and what; the newest first."""
+"""Times, Unix time, seconds, and values; the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """How a rule stands.
+    """State of a rule.
 
     Attributes:
         rule: The rule.
-        value: What it is about now, in words.
-        since: When it began to fire, Unix time, seconds; None if it does not.
+        value: Its value now, in words.
+        since: Time since which it fires, Unix time, seconds; None if it does not.
     """
 
     rule: AlertRule
@@ -42,7 +43,7 @@ class Alert:
 
     @property
     def is_firing(self) -> bool:
-        """Whether a person should look at it."""
+        """True if a person should look at it."""
         return self.since is not None
 
 
@@ -66,46 +67,29 @@ def _no_step(record: RunRecord, now: float) -> Alert:
 
 
 def _worker_lost(record: RunRecord, now: float) -> Alert:
-    desired = 0
-    standby = set[int]()
+    workers = Roster()
     counts: list[tuple[float, float]] = []
     for event in record.events:
-        match event:
-            case {"event": "run-started", "workers": int(workers)}:
-                desired = workers
-                continue
-            case {"event": "worker-evicted", "rank": int(rank)}:
-                standby.add(rank)
-                continue
-            case {"event": "worker-returned", "rank": int(rank)}:
-                standby.discard(rank)
-                continue
-            case {"event": "generation-started", "members": list(members)}:
-                standby -= set(members)
-            case _:
-                continue
-        counts.append((event["time_unix_s"], desired - len(members) - len(standby)))
+        workers.take(event)
+        if event["event"] in _CHANGES_MEMBERS:
+            counts.append((event["time_unix_s"], workers.missing))
     if not counts:
         return Alert(rule=alert_rules.WORKER_LOST, value=MISSING)
     since = _lasting(reversed(counts), lambda lost: lost > 0, alert_rules.WORKER_LOST, now)
-    value = f"{desired - counts[-1][1]:.0f} of {desired} present"
+    value = f"{workers.desired - workers.missing} of {workers.desired} present"
     return Alert(rule=alert_rules.WORKER_LOST, value=value, since=since)
 
 
 def restart_budget(record: RunRecord, now: float) -> Alert:
-    """How many of the failures that a run tolerates there have been, up to `now`."""
+    """The restart budget: failures up to `now`, of those that a run tolerates."""
     rule = alert_rules.RESTART_BUDGET
     restarts = record.job.restarts if record.job else None
     if restarts is None:
         return Alert(rule=rule, value=MISSING)
-    begin = now - restarts.window_s
-    failed_at = [
-        event["time_unix_s"]
-        for event in record.events
-        if event["event"] in _COUNTED
-        and event.get("unexpected") is not False
-        and begin < event["time_unix_s"] <= now
-    ]
+    failures = FailureWindow(restarts.window_s)
+    for event in record.events:
+        failures.take(event)
+    failed_at = failures.until(now)
     used = len(failed_at)
     limit = restarts.limit
     value = f"{used} of {limit} in {duration(restarts.window_s)}"
@@ -230,7 +214,7 @@ def _of_gpu(lines: Sequence[Mapping[str, Any]], index: int, column: str) -> Meas
 def _lasting(
     measured: Measured, is_bad: Callable[[float], bool], rule: AlertRule, now: float
 ) -> float | None:
-    """When a rule began to fire; None if it does not. No more is read than that needs."""
+    """Time since which a rule fires; None if it does not. No more is read than that needs."""
     begin = inf
     for at, value in measured:
         if not is_bad(value):
@@ -240,12 +224,12 @@ def _lasting(
 
 
 def _past(last: float, rule: AlertRule, now: float) -> float | None:
-    """When a rule about an age began to fire; None if it does not."""
+    """Time since which a rule about an age fires; None if it does not."""
     return last + rule.limit if now - last > rule.limit else None
 
 
 def _started_at(record: RunRecord, now: float) -> float:
-    """When the newest attempt began, Unix time, seconds."""
+    """Begin of the newest attempt, Unix time, seconds."""
     started = (event for event in reversed(record.events) if event["event"] == "run-started")
     return float(next(started, {"time_unix_s": now})["time_unix_s"])
 

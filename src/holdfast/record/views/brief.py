@@ -15,16 +15,16 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, is_held
 
 NEAR_BYTES: Final = 1 << 16
-"""How far from its end `metrics.jsonl` is read, unless a line is longer than that."""
+"""Size of the end of `metrics.jsonl` that is read, unless a line is longer than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """How a run is doing.
+    """State of a run, in a few values.
 
     Attributes:
-        state: As `RunRecord.state` has it.
-        step: How many steps are committed, as far as this host knows.
+        state: State by `RunRecord.state`.
+        step: Committed steps, as far as this host knows.
         last_event: The newest line of `events.jsonl`; None without any.
     """
 
@@ -34,7 +34,7 @@ class Brief:
 
 
 def brief_of(path: Path, now: float | None = None) -> Brief:
-    """How the run in a directory is doing.
+    """State of the run in a directory.
 
     Args:
         path: The directory.

@@ -13,7 +13,7 @@ from holdfast.record.run_record import RunRecord
 from holdfast.record.views.tables import TableSource, converted, tables_of
 
 BATCH_ROWS: Final = 1 << 14
-"""How many rows are held in memory."""
+"""Most rows that are held in memory."""
 
 
 def write_tables(record: RunRecord, folder: Path, form: str) -> dict[str, int]:
@@ -21,7 +21,7 @@ def write_tables(record: RunRecord, folder: Path, form: str) -> dict[str, int]:
 
     Args:
         record: The run.
-        folder: Where to; it is made if it is not there. Files of the same names are replaced.
+        folder: Destination; it is made if it is not there. Files of the same names are replaced.
         form: `csv` or `parquet`, which also ends the names of the files.
 
     Returns:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_POINTS: Final = 1500
-"""Of a curve: more than pixels."""
+"""Points of a curve: more than pixels."""
 MAX_MARKS: Final = 20
 """Failures that get a number; further ones get a line only."""
 _INK, _GRID, _FAILURE = "#586B67", "#E7EDEA", "#B3342B"
 _OURS: Final = "#4E6A17"
 _WORKERS: Final = ("#15538F", "#4A97D8", "#6F5208", "#B39025")
-"""Of the first two workers on each of two hosts; further ones repeat them."""
+"""Colors of the first two workers on each of two hosts; further ones repeat them."""
 _STYLE: Final[Any] = {
     "font.size": 9, "axes.edgecolor": _GRID, "axes.labelcolor": _INK, "xtick.color": _INK,
     "ytick.color": _INK, "axes.grid": True, "axes.grid.axis": "y", "grid.color": _GRID,

@@ -21,17 +21,17 @@ ACTIONS: Final = {
     "coarse shards": "Set `shards` higher.",
     "near the memory limit": "Set `shards` higher: each is smaller.",
 }
-"""What helps against a bottleneck."""
+"""Remedies against a bottleneck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """What a person should do now.
+    """Advice to a person, for now.
 
     Attributes:
         level: `failure`, `warning`, or `done` if there is nothing to do.
         icon: For its level.
-        title: What it is, in a word or two.
+        title: Subject, in a word or two.
         words: A sentence or two; what stands between backticks is for a file or a shell.
         more: Since when, or the like; may be empty.
     """
@@ -48,7 +48,7 @@ def headline_of(record: RunRecord, state: RunState, now: float) -> Headline | No
 
     Args:
         record: The run.
-        state: How it is doing.
+        state: Its state.
         now: Unix time, seconds.
     """
     return _HEADLINES.get(state.name, _starting)(record, state, now)

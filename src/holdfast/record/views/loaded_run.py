@@ -22,7 +22,7 @@ class Table(Mapping[str, list[Any]]):
     """A table: a list per column by name, None where a row has no value.
 
     Args:
-        source: What it is read from, once.
+        source: Function that reads it, once.
     """
 
     def __init__(self, source: TableSource) -> None:
@@ -44,7 +44,7 @@ class Table(Mapping[str, list[Any]]):
 
     @property
     def num_rows(self) -> int:
-        """How many rows it has."""
+        """Number of its rows."""
         return len(next(iter(self._columns.values())))
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Table(Mapping[str, list[Any]]):
 
 
 class LoadedRun:
-    """What a run has left, as tables; each is read when it is first used.
+    """Record of a run as tables; each is read when it is first used.
 
     Args:
         path: The run's directory.
@@ -94,17 +94,17 @@ class LoadedRun:
 
     @property
     def state(self) -> RunState:
-        """How the run is doing."""
+        """State of the run."""
         return self.record.state()
 
     @property
     def goodput(self) -> Goodput:
-        """Where the run's time went."""
+        """Use of the run's time."""
         return self.record.goodput()
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to; None before it has ended."""
+        """Result of the run; None before it has ended."""
         return self.record.result
 
     @cached_property

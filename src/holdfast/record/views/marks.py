@@ -10,14 +10,14 @@ from holdfast.record.run_record import Event, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FailureMark:
     """A failure on the horizontal axis.
 
     Attributes:
         name: Its number; `!` for one that the run has not recovered from.
         begin, end: From the failure to the first step after it, Unix time, seconds.
         step: The steps committed before.
-        report: Of its recovery.
+        report: Report of its recovery.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Mark:
     report: RecoveryReport | None
 
 
-def marks_of(record: RunRecord, end: float) -> list[Mark]:
+def marks_of(record: RunRecord, end: float) -> list[FailureMark]:
     """The failures of a run, oldest first.
 
     Args:
@@ -35,12 +35,16 @@ def marks_of(record: RunRecord, end: float) -> list[Mark]:
         end: Until when one lasts that the run has not recovered from, Unix time, seconds.
     """
     marks = [
-        Mark(str(each.number), each.time_unix_s - each.total_s, each.time_unix_s, each.step, each)
+        FailureMark(
+            str(each.number), each.time_unix_s - each.total_s, each.time_unix_s, each.step, each
+        )
         for each in record.recoveries
     ]
     failure = record.open_failure
     if failure is not None:
-        marks.append(Mark("!", float(failure["time_unix_s"]), end, record.steps.newest, None))
+        marks.append(
+            FailureMark("!", float(failure["time_unix_s"]), end, record.steps.newest, None)
+        )
     return marks
 
 
@@ -56,7 +60,7 @@ def joined_hosts(record: RunRecord) -> list[Event]:
 
 
 def step_at(record: RunRecord, at: float) -> int:
-    """How many steps were committed at a moment, Unix time, seconds."""
+    """Steps that were committed at a moment, Unix time, seconds."""
     columns = record.steps.columns
     row = bisect_right(columns["at"], at)
     return int(columns["step"][row - 1]) if row else 0

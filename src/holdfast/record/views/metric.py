@@ -13,13 +13,13 @@ _SHARES: Final = ("accuracy", "top5", "f1", "iou", "dice", "map")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ShownMetric:
     """A result of the evaluations.
 
     Attributes:
-        name: As the task calls it.
-        steps: Where it was evaluated.
-        values: What came out.
+        name: Name that the task gives it.
+        steps: Steps after which it was evaluated.
+        values: Results.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is shown in percent."""
+        """True if it is shown in percent."""
         return any(word in self.name.lower() for word in _SHARES) and max(self.values) <= 1
 
     def shown(self, value: float) -> str:
@@ -41,8 +41,8 @@ class Metric:
         return percent(value) if self.is_share else digits(value)
 
 
-def metric_of(record: RunRecord) -> Metric | None:
-    """What is shown of a run's evaluations: the accuracy; else the first that is no loss, else the
+def metric_of(record: RunRecord) -> ShownMetric | None:
+    """The metric of a run that views show: the accuracy; else the first that is no loss, else the
     first; None without any.
     """
     names: dict[str, None] = {}
@@ -57,7 +57,7 @@ def metric_of(record: RunRecord) -> Metric | None:
         for each in record.evaluations
         if _is_number(each.results.get(name))
     ]
-    return Metric(
+    return ShownMetric(
         name=name, steps=[step for step, _ in points], values=[value for _, value in points]
     )
 

@@ -18,14 +18,14 @@ WINDOWS: Final = 100
 """A speed is the mean of this part of the run's time at least."""
 MIN_WINDOW_S: Final = 2.0
 RECENT_S: Final = 60.0
-"""How far back the time that the rest takes is measured."""
+"""Time over which the pace of the rest is measured."""
 MEAN_STEPS: Final = 20
-"""Of how many steps the current loss is the mean, and the time of a step."""
+"""Number of steps whose means are the current loss, and the time of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast a run goes now.
+    """Current speed of a run.
 
     Attributes:
         throughput: Samples per second while steps are computed; nan if there was none lately.
@@ -47,7 +47,7 @@ def window_s(start: float, end: float) -> float:
 
 
 def pace_of(run: RunAt) -> Pace | None:
-    """How fast a run goes now; None before its second step."""
+    """Current speed of a run; None before its second step."""
     columns = run.record.steps.columns
     start = run.start
     end = run.stepped_until
@@ -73,7 +73,7 @@ def pace_of(run: RunAt) -> Pace | None:
 
 
 def left_s(run: RunAt) -> float | None:
-    """How long the rest of a run takes, seconds, if it is as fast as recently; None if that is not
+    """Remaining time of a run, seconds, if it is as fast as recently; None if that is not
     known.
     """
     columns = run.record.steps.columns
@@ -88,7 +88,7 @@ def left_s(run: RunAt) -> float | None:
 
 
 def epochs_of(record: RunRecord) -> tuple[float, int] | None:
-    """How many epochs a run has done, and has in all; None if that is not known."""
+    """Epochs that a run has done, and has in all; None if that is not known."""
     total = record.total_steps
     epochs = getattr(record.job, "epochs", 0)
     return (epochs * record.steps.newest / total, epochs) if total and epochs else None
@@ -101,7 +101,7 @@ def mean_loss(record: RunRecord, row: int | None = None) -> float:
 
 
 def step_s(record: RunRecord) -> float:
-    """How long the newest steps took, seconds, as the mean; nan without any."""
+    """Mean time of the newest steps, seconds; nan without any."""
     seconds = record.steps.columns["seconds"]
     return _mean_before(seconds, len(seconds))
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from holdfast.record import breakdown
 from holdfast.record.run_record import RunRecord
 from holdfast.record.state import ENDED, RunState
-from holdfast.record.views.marks import Mark, marks_of
+from holdfast.record.views.marks import FailureMark, marks_of
 
 WORKER_STEPS: Final = 64
-"""Of how many steps the times of workers are the mean, at most."""
+"""Most steps whose mean the times of workers are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +29,22 @@ class RunAt:
 
     @cached_property
     def state(self) -> RunState:
-        """How the run is doing."""
+        """State of the run."""
         return self.record.state(self.now)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is over."""
+        """True if the run is over."""
         return self.state.name in ENDED
 
     @property
     def has_steps(self) -> bool:
-        """Whether a step is committed."""
+        """True if a step is committed."""
         return len(self.record.steps) > 0
 
     @cached_property
     def start(self) -> float:
-        """When the run began, Unix time, seconds."""
+        """Begin of the run, Unix time, seconds."""
         begun = self.record.started_at
         if begun is not None:
             return begun
@@ -51,7 +52,7 @@ class RunAt:
 
     @cached_property
     def end(self) -> float:
-        """When the run ended, or now."""
+        """End of the run, or now."""
         if not self.has_ended:
             return max(self.now, self.start)
         newest = [event["time_unix_s"] for event in self.record.events[-1:]]
@@ -66,7 +67,7 @@ class RunAt:
 
     @property
     def elapsed_s(self) -> float:
-        """How long it has run."""
+        """Time since its begin, seconds."""
         return self.end - self.start
 
     @cached_property
@@ -75,6 +76,11 @@ class RunAt:
         return self.record.workers(WORKER_STEPS)
 
     @cached_property
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[FailureMark]:
         """The failures, oldest first."""
         return marks_of(self.record, self.end)
+
+    def step_parts(self) -> dict[str, float]:
+        """The share of each part in the newest steps; see `breakdown.shares_of_step`."""
+        seconds = self.record.steps.columns["seconds"][-WORKER_STEPS:]
+        return breakdown.shares_of_step(self.worker_times, seconds)

@@ -25,8 +25,8 @@ class TableSource:
     """One table of a run.
 
     Attributes:
-        name: Of the table.
-        columns: Those that it has at least, with the types of their values.
+        name: Name of the table.
+        columns: Columns that it has at least, with the types of their values.
         rows: Reads all rows; a row lacks what it has no value for.
     """
 

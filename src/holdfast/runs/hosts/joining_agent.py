@@ -37,7 +37,8 @@ from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.rundir import code_version
-from holdfast.rundir.json_lines import EventLog, StepTail
+from holdfast.rundir.follow import StepCursor, StepTail, end_of
+from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import (
     EVENTS,
     METRICS,
@@ -54,7 +55,7 @@ from holdfast.runs.hosts.engine_pipe import begin, read_token, tell_engine
 from holdfast.runs.hosts.host import HostHandle, HostState
 from holdfast.runs.hosts.host_claims import LOOK_S, claimed_shares
 from holdfast.runs.hosts.local import LocalHost, LocalHosts
-from holdfast.runs.hosts.shipper import Positions, Shipper, positions_of
+from holdfast.runs.hosts.shipper import Cursors, Shipper, ends_of
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.run_fork_server import fork_server
 from holdfast.tasks import code
@@ -206,7 +207,7 @@ class _Host:
         self._spawned = spawned
         self._is_placed = is_placed
         self._forks: ForkServer | None = None
-        self._sent: Positions | None = None
+        self._sent: Cursors | None = None
         self._metrics: StepTail | None = None
         self._collector: Collector | None = None
         self._claim = ExitStack()
@@ -233,12 +234,12 @@ class _Host:
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
             shares = self._claimed_shares(directory.job, sent.run, stop)
             if self._sent is None:
-                self._sent = positions_of(directory.path)
+                self._sent = ends_of(directory.path)
             if sent.checkpoint is not None:
                 provide(directory.path, sent.checkpoint, self._control, agent, log, host=name)
             if sent.collects and self._metrics is None:
-                self._metrics = StepTail(directory.path / METRICS)
-                self._metrics.begin(-1)
+                path = directory.path / METRICS
+                self._metrics = StepTail(path, StepCursor(place=end_of(path)))
                 self._collector = Collector(directory.path, self._control, agent)
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks = self._fork_server(directory)

@@ -21,26 +21,26 @@ from typing import Final, Self
 
 import grpc
 
-from holdfast.rundir.json_lines import StepTail, Tail
+from holdfast.rundir.follow import ByteTail, Cursor, JsonTail, StepTail, end_of
 from holdfast.rundir.run_directory import EVENTS, METRICS, SYSTEM
 from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage, open_channel
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.2
-"""How often the logs are looked at."""
+"""Interval at which the logs are looked at."""
 FLUSH_TIMEOUT_S: Final = 5.0
-"""How long it may take at the end to send what is left."""
+"""Most time at the end for sending what is left."""
 MAX_SAMPLES: Final = 1000
-"""How many of the newest samples of the host are kept while the coordinator is away."""
+"""Most samples of the host that are kept while the coordinator is away: the newest."""
 _LOGS: Final = re.compile(r"agent\.log|rank-\d+\.log")
 
-Positions = dict[str, int]
-"""How much of each log was sent, bytes."""
+Cursors = dict[str, Cursor]
+"""The end of what was sent of each log."""
 
 
-def positions_of(run_dir: Path) -> Positions:
+def ends_of(run_dir: Path) -> Cursors:
     """The ends of the logs in a run directory: only what comes after them is sent."""
-    return {file: path.stat().st_size for file, path in _logs(run_dir)}
+    return {file: end_of(path) for file, path in _logs(run_dir)}
 
 
 class Shipper:
@@ -48,10 +48,10 @@ class Shipper:
 
     Args:
         run_dir: The run's directory on this host.
-        address: Of the coordinator's gRPC service.
+        address: Address of the coordinator's gRPC service.
         credentials: The agent's.
-        positions: Changed as logs are sent.
-        metrics: What is appended to the metrics, if the coordinator collects them.
+        cursors: Moved as logs are sent.
+        metrics: Lines that are appended to the metrics, if the coordinator collects them.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Shipper:
         run_dir: Path,
         address: str,
         credentials: Credentials | None,
-        positions: Positions,
+        cursors: Cursors,
         metrics: StepTail | None = None,
     ) -> None:
         self._run_dir = run_dir
         self._address = address
         self._credentials = credentials
-        self._positions = positions
+        self._cursors = cursors
         self._metrics = metrics
         self._steps = deque[bytes]()
-        self._system = Tail(run_dir / SYSTEM)
+        self._system = JsonTail(run_dir / SYSTEM, end_of(run_dir / SYSTEM))
         self._samples = deque[bytes](maxlen=MAX_SAMPLES)
         self._closing = threading.Event()
         self._deadline = 0.0
@@ -86,22 +86,29 @@ class Shipper:
     def _work(self) -> None:
         with open_channel(self._address, self._credentials) as channel:
             service = Service(channel)
-            self._send(service, EVENTS, b"")  # the coordinator waits for the end of what has begun
+            self._announce(service)  # the coordinator waits for the end of what has begun
             while not self._closing.is_set():
                 self._send_new(service, is_end=False)
                 self._closing.wait(INTERVAL_S)
             while not self._send_new(service, is_end=True) and time.monotonic() < self._deadline:
                 time.sleep(INTERVAL_S)
-            self._send(service, EVENTS, b"", is_last=True)
+            self._announce(service, is_last=True)
+
+    def _announce(self, service: Service, *, is_last: bool = False) -> None:
+        """Tell the coordinator that logs are sent from now on, or that all were."""
+        end = self._cursors.get(EVENTS, Cursor()).position
+        self._send(service, EVENTS, b"", end, is_last=is_last)
 
     def _send_new(self, service: Service, *, is_end: bool) -> bool:
         """Send what is new; returns whether all of it was sent."""
         if not (self._send_steps(service) and self._send_samples(service)):
             return False
         while pieces := list(self._pieces(is_end=is_end)):
-            for file, piece in pieces:  # of each log in turn
-                if not self._send(service, file, piece):
+            for file, piece, following in pieces:  # of each log in turn
+                offset = following.position - len(piece)
+                if not self._send(service, file, piece, offset):
                     return False
+                self._cursors[file] = following
         return True
 
     def _send_steps(self, service: Service) -> bool:
@@ -133,21 +140,28 @@ class Shipper:
                 lines.popleft()
         return True
 
-    def _pieces(self, *, is_end: bool) -> Iterator[tuple[str, bytes]]:
-        """The next piece of each log that has one: whole lines, but for the last one at the end."""
+    def _pieces(self, *, is_end: bool) -> Iterator[tuple[str, bytes, Cursor]]:
+        """The next piece of each log that has one, whole lines but for the last one at the end, and
+        the cursor after it.
+        """
         for file, path in _logs(self._run_dir):
-            with suppress(OSError), path.open("rb") as log:
-                log.seek(self._positions.get(file, 0))
-                piece = log.read(MAX_SHIPPED_BYTES)
-                whole = piece[: piece.rfind(b"\n") + 1]
-                if len(piece) == MAX_SHIPPED_BYTES or is_end:
-                    whole = whole or piece
-                if whole:
-                    yield file, whole
+            tail = ByteTail(path, self._cursors.get(file, Cursor()))
+            with suppress(OSError):
+                if piece := tail.piece(MAX_SHIPPED_BYTES, is_last=is_end):
+                    yield file, piece, tail.cursor
 
-    def _send(self, service: Service, file: str, piece: bytes, *, is_last: bool = False) -> bool:
-        """Send a piece of a log; returns whether it has arrived."""
-        offset = self._positions.get(file, 0)
+    def _send(
+        self, service: Service, file: str, piece: bytes, offset: int = 0, *, is_last: bool = False
+    ) -> bool:
+        """Send a piece of a log; returns True if it has arrived.
+
+        Args:
+            service: The coordinator's.
+            file: Name of the log.
+            piece: Some of its lines.
+            offset: Place of the piece in the log, bytes; without a meaning for metrics and samples.
+            is_last: True if nothing more comes.
+        """
         message = ShipMessage(
             file=file, offset=offset, content=base64.b64encode(piece).decode(), is_last=is_last
         )
@@ -155,7 +169,6 @@ class Shipper:
             service.ship(message, timeout=FLUSH_TIMEOUT_S)
         except grpc.RpcError:
             return False
-        self._positions[file] = offset + len(piece)  # of no use for metrics and samples
         return True
 
 

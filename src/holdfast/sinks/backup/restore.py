@@ -30,7 +30,7 @@ from holdfast.sinks.backup.run_copy import RunCopy
 from holdfast.sinks.transfers import TransferView
 
 MAX_NAMED: Final = 5
-"""How many runs a message names."""
+"""Most runs that a message names."""
 _ATTEMPT: Final = "0"
 
 Say = Callable[[str], None]
@@ -105,7 +105,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def _seal_of(job: Job, say: Say) -> Seal:
-    """What checks the signatures of checkpoints; workers check them again when they load one."""
+    """Seal that checks the signatures of checkpoints; workers check them again on loading."""
     if isinstance(job, TrainJob):
         try:
             return Seal.of(job.checkpoint)

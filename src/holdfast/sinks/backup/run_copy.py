@@ -45,7 +45,7 @@ class RunCopy:
         self._written: dict[str, bytes] = {}  # digests of segments
 
     def has_job(self) -> bool:
-        """Whether what does not change while a run trains was copied, and is still there."""
+        """True if what does not change while a run trains was copied, and is still there."""
         return all(self._objects.size(name) is not None for name in (JOB_FILE, ID))
 
     def forget(self) -> None:

@@ -6,10 +6,12 @@ It reads the run directory, as any observer does: no process of the run waits fo
 from __future__ import annotations
 
 import errno
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.held import held
@@ -20,15 +22,15 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.job.settings import BackupSettings
 from holdfast.job.spec import Job
-from holdfast.rundir.json_lines import EventLog, Tail
+from holdfast.rundir.follow import JsonTail
+from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
-from holdfast.sinks.backup.progress import Progress
 from holdfast.sinks.backup.run_copy import RunCopy
 
 POLL_S: Final = 0.5
-"""How often it looks for new checkpoints."""
+"""Interval at which it looks for new checkpoints."""
 MAX_PAUSE_S: Final = 30.0
-"""How long it pauses at most after a failure."""
+"""Longest pause after a failure."""
 _WRITTEN: Final = ("checkpoint-committed", "checkpoint-collected")
 """Events after which the run directory has another checkpoint."""
 
@@ -41,6 +43,32 @@ _LASTING: Final = (
 )
 _LASTING_NUMBERS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
 """Errors that a repetition does not change: other OSErrors may pass. ESTALE, of NFS, is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupProgress:
+    """Progress of a backup, as the process that copies reports it: a JSON object a line.
+
+    Attributes:
+        step: Step of the checkpoint that is copied, or was copied last; None before the first one.
+        done_bytes: Size of the part that is copied.
+        size_bytes: Size of the checkpoint.
+        trouble: Reason why the newest attempt has failed; empty if it has not.
+    """
+
+    step: int | None = None
+    done_bytes: int = 0
+    size_bytes: int = 0
+    trouble: str = ""
+
+    def line(self) -> str:
+        """The line for it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, line: str | bytes) -> Self:
+        """The progress in a line."""
+        return cls(**json.loads(line))
 
 
 class _Outdated(Exception):
@@ -67,7 +95,7 @@ class Uploader:
         settings: BackupSettings,
         objects: Objects,
         log: EventLog,
-        tell: Callable[[Progress], None],
+        tell: Callable[[BackupProgress], None],
         await_end: Callable[[float], bool],
     ) -> None:
         self._run_dir = run_dir
@@ -80,7 +108,7 @@ class Uploader:
         self._files = RunCopy(objects)
         self._backup = Backup(objects)
         self._store = CheckpointStore.of_run(run_dir)
-        self._events = Tail(run_dir / EVENTS, whole=True)
+        self._events = JsonTail(run_dir / EVENTS)
         self._new = set[int]()  # steps of checkpoints since the newest copy
         self._old = set[int]()  # those that were there then
         self._copied: tuple[str, int] | None = None
@@ -173,7 +201,7 @@ class Uploader:
         began = time.monotonic()
 
         def report(done_bytes: int) -> None:
-            self._tell(Progress(step=step, done_bytes=done_bytes, size_bytes=size))
+            self._tell(BackupProgress(step=step, done_bytes=done_bytes, size_bytes=size))
             if self._await_end(0) and self._store.committed()[:1] != [name]:
                 raise _Outdated
 
@@ -192,14 +220,14 @@ class Uploader:
         return set(map(names.step_of, self._store.committed()))
 
     def _identity(self, name: str) -> tuple[str, int]:
-        """What tells a checkpoint from another one of the same step."""
+        """Value that tells a checkpoint from another one of the same step."""
         return name, (self._run_dir / "checkpoints" / name).stat().st_ino
 
     def _on_failed(self, reason: str) -> None:
         if reason != self._trouble:
             self._trouble = reason
             self._log.event("backup-failed", url=self._url, reason=reason)
-        self._tell(Progress(trouble=reason))
+        self._tell(BackupProgress(trouble=reason))
 
 
 def _is_lasting(error: OSError) -> bool:

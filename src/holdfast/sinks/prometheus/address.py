@@ -15,10 +15,10 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAddress:
-    """Where metrics are served.
+    """Address at which metrics are served.
 
     Attributes:
-        address: Of an interface of this host, in numbers.
+        address: Address of an interface of this host, in numbers.
         port: 0 for a free one.
     """
 
@@ -44,7 +44,7 @@ class MetricsAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can reach it."""
+        """True if only this host can reach it."""
         return ipaddress.ip_address(self.address).is_loopback
 
     @property
@@ -53,7 +53,7 @@ class MetricsAddress:
         return socket.AF_INET6 if ":" in self.address else socket.AF_INET
 
     def url(self, port: int) -> str:
-        """Where a server at `port` is reached."""
+        """URL of a server at `port`."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{port}/metrics"
 

@@ -13,17 +13,17 @@ from typing import Final, Literal
 PREFIX: Final = "holdfast_"
 
 CAUSES: Final = ("worker", "worker-hung", "agent", "fork-server", "coordinator", "host")
-"""Of a recovery: what failed first."""
+"""Causes of a recovery: what failed first."""
 STAGES: Final = ("found", "forked", "all_ready", "next_step", "back")
-"""Of a recovery; see docs/recovery-reports.md."""
+"""Stages of a recovery; see docs/recovery-reports.md."""
 CHECKPOINT_CAUSES: Final = (
     "not-written", "not-collected", "corrupt", "unreadable", "rejected", "not-deleted",
 )  # fmt: skip
-"""What can fail about a checkpoint."""
+"""Causes of a checkpoint's failure."""
 SLOWDOWN_CAUSES: Final = ("data", "compute", "throttling", "contention", "link")
 """Why a worker slows down; see docs/breakdown.md."""
 RUN_STAGES: Final = ("idle", "halt", "run", "end")
-"""Of a generation; see `core.protocol.Stage`."""
+"""Stages of a generation; see `core.protocol.Stage`."""
 
 _STEP_BUCKETS: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -33,13 +33,13 @@ _SAVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class CatalogueMetric:
     """A metric of the catalogue.
 
     Attributes:
         name: With the prefix of all.
         kind: Its type.
-        text: What it says, a sentence.
+        text: Help text, a sentence.
         labels: The names of its labels.
         buckets: The upper bounds of a histogram, but for the last, which has none.
     """
@@ -51,16 +51,16 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
 
-def _gauge(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name=PREFIX + name, kind="gauge", text=text, labels=labels)
+def _gauge(name: str, text: str, *labels: str) -> CatalogueMetric:
+    return CatalogueMetric(name=PREFIX + name, kind="gauge", text=text, labels=labels)
 
 
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name=PREFIX + name, kind="counter", text=text, labels=labels)
+def _counter(name: str, text: str, *labels: str) -> CatalogueMetric:
+    return CatalogueMetric(name=PREFIX + name, kind="counter", text=text, labels=labels)
 
 
-def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Metric:
-    return Metric(name=PREFIX + name, kind="histogram", text=text, buckets=buckets)
+def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> CatalogueMetric:
+    return CatalogueMetric(name=PREFIX + name, kind="histogram", text=text, buckets=buckets)
 
 
 STEP: Final = _gauge("step", "Steps committed.")
@@ -185,7 +185,7 @@ WORKER_MEMORY: Final = _gauge(
     "worker_memory_bytes", "Resident memory of a worker, shared memory included.", "host", "rank"
 )
 
-GROUPS: Final[Mapping[str, tuple[Metric, ...]]] = {
+GROUPS: Final[Mapping[str, tuple[CatalogueMetric, ...]]] = {
     "Training": (
         STEP, PLANNED_STEPS, EPOCH, PLANNED_EPOCHS, PROGRESS, REMAINING, LAST_STEP, STEP_SECONDS,
         SAMPLES, SAMPLES_PER_SECOND, LOSS, ACCURACY, TRAINING_ACCURACY, GRADIENT_NORM,

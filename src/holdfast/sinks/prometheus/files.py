@@ -1,6 +1,6 @@
 """Files for those who watch runs: rules for Prometheus, and a dashboard for Grafana.
 
-A test holds the rules to `observe.alerts`, and the metrics of both to the catalogue.
+A test holds the rules to `record.alert_rules`, and the metrics of both to the catalogue.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from prometheus_client import Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from holdfast.sinks.prometheus.catalogue import Metric
+from holdfast.sinks.prometheus.catalogue import CatalogueMetric
 
 
-def counter(metric: Metric, values: Iterable[str] = ()) -> Counter:
+def counter(metric: CatalogueMetric, values: Iterable[str] = ()) -> Counter:
     """A counter that is in no registry; it begins with 0 for each of the values of its label, so
     that the first rise is seen.
     """
@@ -22,18 +22,20 @@ def counter(metric: Metric, values: Iterable[str] = ()) -> Counter:
     return made
 
 
-def histogram(metric: Metric) -> Histogram:
+def histogram(metric: CatalogueMetric) -> Histogram:
     """A histogram that is in no registry."""
     _omit_times_of_creation()
     return Histogram(metric.name, metric.text, buckets=metric.buckets, registry=None)
 
 
-def gauge(metric: Metric, value: float | None) -> Family:
+def gauge(metric: CatalogueMetric, value: float | None) -> Family:
     """A gauge without labels; None if it is not known."""
     return gauges(metric, [((), value)])
 
 
-def gauges(metric: Metric, values: Iterable[tuple[tuple[str, ...], float | None]]) -> Family:
+def gauges(
+    metric: CatalogueMetric, values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> Family:
     """A gauge with labels.
 
     Args:

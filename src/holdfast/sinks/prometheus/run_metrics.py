@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,18 +17,19 @@ from typing import Any, Final
 
 from prometheus_client.metrics_core import Metric as Family
 
-from holdfast.core.protocol import Stage, WorkerProgress
+from holdfast.core.protocol import Stage
 from holdfast.job.spec import Job
+from holdfast.record import breakdown, live_state
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
+from holdfast.record.live_state import FailureWindow, RecentSteps, Roster
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Sink
 from holdfast.sinks.prometheus import catalogue
-from holdfast.sinks.prometheus.balance_metrics import balance_families
 from holdfast.sinks.prometheus.instruments import counter, gauge, gauges, histogram
 from holdfast.wire.rpc import RunStateMessage
 
-RECENT_STEPS: Final = 50
-"""How many of the newest steps the pace is measured in."""
+BALANCE_STEPS: Final = 20
+"""Count of the newest steps in which the balance is measured."""
 
 
 class RunMetrics(Sink):
@@ -46,13 +46,13 @@ class RunMetrics(Sink):
         self._lock = threading.Lock()  # the server has threads of its own
         self._started_at = time.time()
         self._state: RunStateMessage | None = None
-        self._steps: deque[Mapping[str, Any]] = deque(maxlen=RECENT_STEPS)
+        self._steps = RecentSteps()
         self._accuracy: float | None = None
-        self._generation: Mapping[str, Any] = {}
-        self._standby: set[int] = set()
+        self._generation: int | None = None
+        self._workers = Roster()
         self._checkpoint: Mapping[str, Any] = {}
         self._checkpoint_bytes: int | None = None
-        self._failures: deque[float] = deque()  # Unix seconds, within the window
+        self._failures = FailureWindow(job.restarts.window_s)
         self._step_seconds = histogram(catalogue.STEP_SECONDS)
         self._samples = counter(catalogue.SAMPLES)
         self._skipped = counter(catalogue.SKIPPED_STEPS)
@@ -96,13 +96,13 @@ class RunMetrics(Sink):
             self._recomputed_samples.inc(report.recomputed_samples)
 
     def collect(self) -> Iterator[Family]:
-        """See `prometheus_client.registry.Collector`."""
+        """Give all metrics; see `prometheus_client.registry.Collector`."""
         with self._lock:
             families = [
                 *self._training(),
                 *self._checkpointing(),
                 *self._recovering(),
-                *balance_families(self._steps),
+                *_balance(self._steps),
                 *self._running(),
             ]
             for each in (
@@ -116,7 +116,7 @@ class RunMetrics(Sink):
         yield from families
 
     def _on_step(self, line: Mapping[str, Any]) -> None:
-        self._steps.append(line)
+        self._steps.take(line)
         self._samples.inc(line.get("samples", 0))
         self._skipped.inc(bool(line.get("skipped")))
         if line.get("seconds") is not None:
@@ -132,25 +132,19 @@ class RunMetrics(Sink):
             self._save_seconds.observe(saved_s)
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "worker-evicted" and event["rank"] not in self._workers.standby:
+            self._evictions.inc()
+        self._workers.take(event)
+        self._failures.take(event)
         match event["event"]:
             case "run-started":
                 self._started_at = event["time_unix_s"]
             case "generation-started":
-                self._generation = event
-                self._standby -= set(event["members"])
-            case "worker-evicted" if event["rank"] not in self._standby:
-                self._standby.add(event["rank"])
-                self._evictions.inc()
-            case "worker-returned":
-                self._standby.discard(event["rank"])
+                self._generation = event["number"]
             case "worker-slowed":
                 self._slowdowns.labels(event["reason"]).inc()
             case "link-slowed":
                 self._slowdowns.labels("link").inc()
-            case "worker-exited" if event["unexpected"]:
-                self._failures.append(event["time_unix_s"])
-            case "host-lost":
-                self._failures.append(event["time_unix_s"])
             case "checkpoint-committed" if event["step"] != self._checkpoint.get("step"):
                 self._checkpoint = event
                 self._checkpoints.inc()
@@ -166,11 +160,11 @@ class RunMetrics(Sink):
         return None
 
     def _training(self) -> Iterator[Family]:
-        newest: Mapping[str, Any] = self._steps[-1] if self._steps else {}
-        furthest = self._furthest()
+        newest = self._steps.newest
+        furthest = live_state.furthest([*self._state.progress.values()] if self._state else [])
         planned = furthest.total_steps or None if furthest else None
         step = max(newest.get("step", 0), furthest.step if furthest else 0)
-        steps_per_s, samples_per_s = self._pace()
+        steps_per_s, samples_per_s = self._steps.pace() or (None, None)
         yield gauge(catalogue.STEP, step)
         yield gauge(catalogue.PLANNED_STEPS, planned)
         yield gauge(catalogue.EPOCH, furthest.epoch if furthest else None)
@@ -188,21 +182,8 @@ class RunMetrics(Sink):
 
     @property
     def _first_at(self) -> float | None:
-        """When the first step and checkpoint count as committed; None for scripts."""
+        """Time at which the first step and checkpoint count as committed; None for scripts."""
         return self._started_at if self._job.records_progress else None
-
-    def _furthest(self) -> WorkerProgress | None:
-        """How far the worker that has come furthest is."""
-        progress = self._state.progress if self._state else {}
-        return max(progress.values(), key=lambda each: each.step, default=None)
-
-    def _pace(self) -> tuple[float | None, float | None]:
-        """Steps and samples a second, of the newest steps."""
-        timed = [line for line in self._steps if line.get("seconds")]
-        seconds = sum(line["seconds"] for line in timed)
-        if not seconds:
-            return None, None
-        return len(timed) / seconds, sum(line["samples"] for line in timed) / seconds
 
     def _checkpointing(self) -> Iterator[Family]:
         at = self._checkpoint.get("time_unix_s", self._first_at)
@@ -211,29 +192,39 @@ class RunMetrics(Sink):
         yield gauge(catalogue.CHECKPOINT_BYTES, self._checkpoint_bytes)
 
     def _recovering(self) -> Iterator[Family]:
-        since = time.time() - self._job.restarts.window_s
-        while self._failures and self._failures[0] <= since:
-            self._failures.popleft()
         yield gauge(catalogue.RESTART_BUDGET, self._job.restarts.limit)
-        yield gauge(catalogue.RESTART_BUDGET_USED, len(self._failures))
+        yield gauge(catalogue.RESTART_BUDGET_USED, len(self._failures.until(time.time())))
 
     def _running(self) -> Iterator[Family]:
         stage = Stage.IDLE if self._state is None else self._state.stage
-        members = len(self._generation.get("members", ()))
         names = self._run_dir.resolve().name, self._job.name
         yield gauges(catalogue.RUN_INFO, [(names, 1)])
         yield gauge(catalogue.RUN_START, self._started_at)
         stages = (((name,), name == stage.name.lower()) for name in catalogue.RUN_STAGES)
         yield gauges(catalogue.RUN_STAGE, stages)
-        yield gauge(catalogue.GENERATION, self._generation.get("number"))
-        counts = (("member",), members), (("standby",), len(self._standby))
-        yield gauges(catalogue.WORKERS, counts)
+        yield gauge(catalogue.GENERATION, self._generation)
+        counts = {"member": len(self._workers.members), "standby": len(self._workers.standby)}
+        yield gauges(catalogue.WORKERS, (((each,), count) for each, count in counts.items()))
         yield gauge(catalogue.DESIRED_WORKERS, self._job.workers)
 
 
 def _cause_of(report: RecoveryReport) -> str:
-    """What failed first, in a word."""
+    """First failure, in a word."""
     first = report.causes[0]
     if first.rank is None:
         return first.who
     return "worker-hung" if first.what.startswith("hung") else "worker"
+
+
+def _balance(steps: RecentSteps) -> Iterator[Family]:
+    """Shards and speed of each worker, from the times of the newest steps."""
+    rows = breakdown.rows(steps.lines, BALANCE_STEPS)
+    ranks = [(str(int(row["rank"])),) for row in rows]
+    busy_s = [breakdown.busy_s(row) for row in rows]
+    speeds = [row["shards"] / busy if busy else 0.0 for row, busy in zip(rows, busy_s, strict=True)]
+    shards = [row["shards"] for row in rows]
+    yield gauges(catalogue.WORKER_SHARDS, zip(ranks, shards, strict=True))
+    fastest = max(speeds, default=0.0)
+    relative = [speed / fastest if fastest else None for speed in speeds]
+    yield gauges(catalogue.WORKER_SPEED, zip(ranks, relative, strict=True))
+    yield gauge(catalogue.IMBALANCE, breakdown.imbalance(busy_s))

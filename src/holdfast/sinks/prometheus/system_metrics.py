@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from holdfast.rundir.system_file import SystemFile
 from holdfast.sinks.prometheus import catalogue
-from holdfast.sinks.prometheus.catalogue import Metric
+from holdfast.sinks.prometheus.catalogue import CatalogueMetric
 from holdfast.sinks.prometheus.instruments import gauges
 
 MAX_AGE_S: Final = 60.0
@@ -29,7 +29,7 @@ class SystemMetrics:
         self._file = SystemFile(run_dir)
 
     def collect(self) -> Iterator[Family]:
-        """See `prometheus_client.registry.Collector`."""
+        """Give all metrics; see `prometheus_client.registry.Collector`."""
         oldest = time.time() - MAX_AGE_S
         samples = [each for each in self._file.newest().values() if each.time_unix_s > oldest]
         for metric, field in _OF_HOST.items():
@@ -43,7 +43,7 @@ class SystemMetrics:
             yield gauges(metric, ((labels, getattr(one, field)) for labels, one in workers))
 
 
-_OF_HOST: Final[dict[Metric, str]] = {
+_OF_HOST: Final[dict[CatalogueMetric, str]] = {
     catalogue.HOST_CPU: "cpu",
     catalogue.HOST_LOAD: "load",
     catalogue.HOST_MEMORY: "memory_bytes",
@@ -55,14 +55,14 @@ _OF_HOST: Final[dict[Metric, str]] = {
     catalogue.HOST_SAMPLED: "time_unix_s",
 }
 """The field of a sample for each metric."""
-_OF_GPU: Final[dict[Metric, str]] = {
+_OF_GPU: Final[dict[CatalogueMetric, str]] = {
     catalogue.GPU_UTILIZATION: "utilization",
     catalogue.GPU_MEMORY: "memory_bytes",
     catalogue.GPU_MEMORY_LIMIT: "memory_total_bytes",
     catalogue.GPU_TEMPERATURE: "temperature_c",
     catalogue.GPU_POWER: "power_w",
 }
-_OF_WORKER: Final[dict[Metric, str]] = {
+_OF_WORKER: Final[dict[CatalogueMetric, str]] = {
     catalogue.WORKER_CPU: "cpu",
     catalogue.WORKER_MEMORY: "memory_bytes",
 }

@@ -19,7 +19,7 @@ _TICK_S: Final = 0.1
 
 
 def status_of(run_dir: Path) -> str:
-    """How the newest attempt of a run ended: `finished`, `stopped`, `failed`, or `lost` if it did
+    """Status of the newest attempt of a run: `finished`, `stopped`, `failed`, or `lost` if it did
     not say.
     """
     for event in reversed(json_lines.last(run_dir / EVENTS)):
@@ -38,7 +38,7 @@ class Artifacts:
 
     Args:
         run_dir: The run's directory.
-        folder: Where the weights are written.
+        folder: Folder in which the weights are written.
     """
 
     def __init__(self, run_dir: Path, folder: Path) -> None:

@@ -30,7 +30,7 @@ _MODULES: Final = {
     "wandb": "wandb",
     "otel": "opentelemetry.exporter.otlp.proto.http",
 }
-"""What each tracker imports, once it is opened."""
+"""Modules that each tracker imports, once it is opened."""
 
 
 def senders(

@@ -21,7 +21,7 @@ _PACKAGES: Final = ("holdfast", "torch", "numpy")
 
 
 def of_run(run_dir: Path, job: Job) -> TrackedRun:
-    """What trackers know of the run in a directory that exists."""
+    """Facts for trackers on the run in a directory that exists."""
     return TrackedRun(
         path=run_dir,
         run_id=run_id_of(run_dir),

@@ -16,7 +16,7 @@ from holdfast.sinks.trackers.tracker import Batch, TrackedRun
 
 MAX_METRICS: Final = 1000
 MAX_PARAMS: Final = 100
-"""How many a request may have."""
+"""Most metrics, and most parameters, that a request may have."""
 MAX_NAME: Final = 250
 MAX_VALUE: Final = 500
 """Characters of a name, and of a parameter or tag, that every version of the server takes."""
@@ -31,7 +31,7 @@ _ENVIRONMENT: Final = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # we try again
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-"""What the library reads when it is imported, or at each request; a user's own values stay."""
+"""Variables that the library reads when it is imported, or at each request; a user's own stay."""
 
 
 class MLflow:

@@ -106,7 +106,7 @@ def _spans(report: RecoveryReport, run_id: str, resource: Mapping[str, str]) -> 
 
 
 def _ids(name: str) -> Any:
-    """What gives the ids of one trace: the same ones for the same name."""
+    """Generator of the ids of one trace: the same ones for the same name."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Ids(IdGenerator):  # type: ignore[misc]  # its module is not followed

@@ -19,13 +19,13 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
 from holdfast.sinks.trackers import facts, spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
-from holdfast.sinks.trackers.spool import Cursor
+from holdfast.sinks.trackers.spool import SpoolCursor
 from holdfast.sinks.trackers.tracker import Tracker
 
 FOLDER: Final = "trackers"
 """Below the run directory: what was sent."""
 POLL_S: Final = 5.0
-"""How often the files are read: libraries take most of their time per request."""
+"""Interval at which the files are read: libraries take most of their time per request."""
 RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 """The pause after a failure, and how long it grows."""
@@ -34,21 +34,21 @@ NICE: Final = 10
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5
-"""How long a thread that is given up has to end what it has started."""
+"""Time for a thread that is given up to end what it has started."""
 
 
 class Kept(BaseModel):
-    """What is stored of one tracker of one run.
+    """State of one tracker of one run, which is stored.
 
     Attributes:
-        cursor: What was acknowledged.
-        tracker: What the tracker keeps; see `Tracker.kept`.
-        finished: Whether it has got the end of the run, as of the newest attempt.
+        cursor: End of what was acknowledged.
+        tracker: State of the tracker itself; see `Tracker.kept`.
+        finished: True if it has got the end of the run, as of the newest attempt.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cursor: Cursor = Cursor()
+    cursor: SpoolCursor = SpoolCursor()
     tracker: dict[str, Any] = {}
     finished: bool = False
 
@@ -63,9 +63,9 @@ class Sender:
         artifacts: The run's files, which all of its trackers share.
 
     Attributes:
-        name: Of the tracker.
+        name: Name of the tracker.
         trouble: Why the newest attempt to send has failed; empty if it has not.
-        progress_at: When something was acknowledged last, monotonic seconds.
+        progress_at: Time of the newest acknowledgement, monotonic seconds.
     """
 
     def __init__(self, tracker: Tracker, run_dir: Path, job: Job, artifacts: Artifacts) -> None:
@@ -98,7 +98,7 @@ class Sender:
 
     @property
     def has_sent_all(self) -> bool:
-        """Whether the tracker has got everything, the end of the run included."""
+        """True if the tracker has got everything, the end of the run included."""
         return self._kept.finished
 
     def give_up(self) -> None:
@@ -107,8 +107,8 @@ class Sender:
         self._ended.set()
 
     def unsent(self) -> str:
-        """What is not sent, in words."""
-        sent = max(0, self._kept.cursor.step)
+        """Name what is not sent, in words."""
+        sent = max(0, self._kept.cursor.steps.step)
         step = 0
         if self._job.records_progress:
             step = max(
@@ -188,7 +188,7 @@ class Sender:
         update = {"tracker": dict(self._tracker.kept), **changes}
         self._kept = self._kept.model_copy(update=update)
         draft = self._path.with_suffix(".tmp")
-        draft.write_text(self._kept.model_dump_json(), encoding="ascii")
+        draft.write_text(self._kept.model_dump_json(), encoding="utf-8")
         draft.replace(self._path)
         self.progress_at = time.monotonic()
 
@@ -221,7 +221,7 @@ def _read(path: Path) -> Kept:
 
 
 def _reason(error: Exception) -> str:
-    """What has failed, without the text of the error, which may hold an address or a secret."""
+    """Kind of an error, without its text, which may hold an address or a secret."""
     details = (
         getattr(error, "error_code", None),
         getattr(getattr(error, "response", None), "status_code", None),

@@ -17,9 +17,9 @@ class Point:
     Attributes:
         name: Such as `train/loss`: what it is a metric of, then its name there.
         value: Finite.
-        step: Where it is on the metric's axis. Of `train` and `evaluation`: steps committed. Of
+        step: Place on the metric's axis. Of `train` and `evaluation`: steps committed. Of
             `recovery`: the number of the recovery. Of `system`: the number of the sample.
-        time_unix_s: When it was measured, the same each time that it is read.
+        time_unix_s: Time of the measurement, the same each time that it is read.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What is sent at once; the points of one metric are in order."""
+    """Points and reports that are sent at once; the points of one metric are in order."""
 
     points: Sequence[Point] = ()
     recoveries: Sequence[RecoveryReport] = ()
@@ -65,8 +65,8 @@ class Tracker(Protocol):
     exception of the tracker's library, and is then called again later.
 
     Attributes:
-        name: As in the job.
-        takes_files: Whether it takes artifacts.
+        name: Name in the job.
+        takes_files: True if it takes artifacts.
         kept: Plain data that `open` gets back in the next attempt. It is stored together with the
             cursor, after each call.
     """

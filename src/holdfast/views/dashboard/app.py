@@ -12,10 +12,10 @@ from typing import Final
 import streamlit as st
 
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.link import AXES, SPANS, Link
 from holdfast.views.dashboard.live import DAMAGED, LiveRuns
 from holdfast.views.dashboard.markup import Panel, text
 from holdfast.views.dashboard.page import FAST, FAST_S, FOOTER, PANELS, SLOW_S, brand, panel_error
+from holdfast.views.dashboard.page_link import AXES, SPANS, PageLink
 from holdfast.views.dashboard.panels import runs as runs_panel
 from holdfast.views.dashboard.panels import summary
 from holdfast.views.dashboard.view import Axis, View
@@ -26,7 +26,7 @@ _CHART: Final = {"displayModeBar": False, "displaylogo": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a visitor has chosen to see."""
+    """Choice of a visitor."""
 
     runs: LiveRuns
     run: str
@@ -78,7 +78,7 @@ def _follow_link(names: list[str]) -> None:
     """Choose what the address says, on arrival and when the visitor goes back to another one."""
     query = st.query_params.to_dict()
     if query != st.session_state.get("query"):
-        link = Link.parse(query, names)
+        link = PageLink.parse(query, names)
         asked = query.get("run", link.run)
         st.session_state.update(run=link.run, chosen_axis=link.axis, chosen_span=link.span)
         st.session_state["absent"] = None if asked == link.run else (asked, link.run)
@@ -106,7 +106,7 @@ def _top(runs: LiveRuns, names: list[str], mode: theme.Mode) -> Page:
             axis = _choice("Horizontal axis", "chosen_axis", AXES)
         with st.container(key="span"):
             span = _choice("Range", "chosen_span", SPANS)
-        link = Link(run=run, axis=axis, span=span)
+        link = PageLink(run=run, axis=axis, span=span)
     st.session_state["query"] = link.query()
     if st.query_params.to_dict() != link.query():
         st.query_params.from_dict(link.query())

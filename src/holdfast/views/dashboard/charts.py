@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from holdfast.record.views.marks import Mark
+from holdfast.record.views.marks import FailureMark
 from holdfast.views.dashboard.theme import FONT, faded
 from holdfast.views.dashboard.view import View
 
 HEIGHT: Final = 208
 POINTS: Final = 600
-"""Of a curve: more than its pixels."""
+"""Points of a curve: more than its pixels."""
 MAX_MARKS: Final = 20
-"""Of more failures, neighbors have one line."""
+"""Most marks of failures; of more, neighbors have one line."""
 TAG: Final = 0.05
 """The share of the axis that the tag of a failure takes: neighbors that are nearer have one."""
 _TICKS_S: Final = (
@@ -49,7 +49,7 @@ class Chart:
         tag: The share of its axis that the tag of a failure takes.
 
     Attributes:
-        traces, shapes, annotations, layout: What Plotly takes.
+        traces, shapes, annotations, layout: Parts of a figure of Plotly.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Chart:
 
 
 def ticks(view: View) -> tuple[list[float], list[str]]:
-    """Where the horizontal axis has ticks, and what they say."""
+    """Places and texts of the ticks on the horizontal axis."""
     low, high = view.x_range
     if view.axis == "step":
         step = nice((high - low) / 5)
@@ -182,11 +182,11 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
     return [step * (first + place) for place in range(count) if step * (first + place) <= high]
 
 
-def merged(view: View, tag: float = TAG) -> list[tuple[str, list[Mark]]]:
+def merged(view: View, tag: float = TAG) -> list[tuple[str, list[FailureMark]]]:
     """The marks by tag: those that would cover each other have one."""
     low, high = view.x_range
     near = tag * (high - low)
-    groups: list[list[Mark]] = []
+    groups: list[list[FailureMark]] = []
     last = float("-inf")
     begins = view.x([mark.begin for mark in view.marks])
     for mark, at in zip(view.marks, begins, strict=True):

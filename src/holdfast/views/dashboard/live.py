@@ -16,11 +16,11 @@ from holdfast.rundir.run_directory import EVENTS
 MAX_RUNS: Final = 20
 """The newest are offered."""
 DAMAGED: Final = (HoldfastError, OSError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What reading or drawing a run raises whose files are damaged, or of another version."""
+"""Errors of reading or drawing a run whose files are damaged, or of another version."""
 FRESH_S: Final = 0.3
 """A record that was read so lately is not read again, unless there is more of it."""
 SLICE_S: Final = 0.1
-"""How long a panel waits for the steps of a long run at most; the next one reads on."""
+"""Most time that a panel waits for the steps of a long run; the next one reads on."""
 
 
 class LiveRuns:
@@ -98,7 +98,7 @@ def _inode_of(path: Path) -> int:
 
 
 def _written_at(path: Path) -> float:
-    """When a file was last written to; 0 if there is none of that name, or no longer."""
+    """Time at which a file was last written to; 0 if there is none of that name, or no longer."""
     with suppress(OSError, ValueError):
         return path.stat().st_mtime
     return 0.0

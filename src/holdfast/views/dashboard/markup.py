@@ -21,7 +21,7 @@ class Panel:
     Attributes:
         head: Its header, HTML.
         figure: Its chart.
-        body: What is below that, HTML.
+        body: Content below that, HTML.
     """
 
     head: str = ""
@@ -30,7 +30,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -52,7 +52,7 @@ def head(title: str, note: str = "", keys: str = "") -> str:
 
     Args:
         title: Its name.
-        note: What is said of it, HTML.
+        note: Note on it, HTML.
         keys: The keys of its chart with their current values, HTML.
     """
     note = f'<span class="dim">{note}</span>' if note else ""
@@ -83,7 +83,7 @@ def empty(title: str, when: str) -> Panel:
     return Panel(head=head(title), body=f'<p class="none">{when}</p>')
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+def table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """A table; a row whose first cell begins with `*` is marked.
 
     Args:

@@ -8,43 +8,41 @@ from typing import Final
 
 from holdfast.views.dashboard.markup import Panel, text
 from holdfast.views.dashboard.panels import (
-    accuracy,
-    alerts,
-    band,
+    attention,
     breakdown,
     checkpoints,
-    hardware,
-    loss,
+    devices,
+    learning,
     lost,
-    report,
-    shards,
+    newest_recovery,
+    shard_plans,
     summary,
     throughput,
     timeline,
-    workers,
+    worker_speeds,
 )
 from holdfast.views.dashboard.theme import Mode, colors
 from holdfast.views.dashboard.view import View
 
 FAST_S: Final = 1
-"""How often what changes with each step is drawn again."""
+"""Interval at which what changes with each step is drawn again."""
 SLOW_S: Final = 5
-"""How often the rest is."""
+"""Interval at which the rest is drawn again."""
 PANELS: Final[Mapping[str, Callable[[View], Panel]]] = {
     "summary": summary.panel,
-    "band": band.panel,
-    "p_loss": loss.panel,
-    "p_accuracy": accuracy.panel,
+    "band": attention.band,
+    "p_loss": learning.loss,
+    "p_accuracy": learning.accuracy,
     "p_throughput": throughput.panel,
     "p_timeline": timeline.panel,
-    "p_report": report.panel,
-    "p_shards": shards.panel,
+    "p_report": newest_recovery.panel,
+    "p_shards": shard_plans.panel,
     "p_breakdown": breakdown.panel,
-    "p_workers": workers.panel,
-    "p_hardware": hardware.panel,
+    "p_workers": devices.panel,
+    "p_hardware": worker_speeds.panel,
     "p_checkpoints": checkpoints.panel,
     "p_lost": lost.panel,
-    "p_alerts": alerts.panel,
+    "p_alerts": attention.alerts,
 }
 """The panels by the key of their container; the style sheet places them."""
 FAST: Final = frozenset({"summary", "band", "p_throughput", "p_timeline", "p_report"})
@@ -72,7 +70,7 @@ def brand(mode: Mode) -> str:
 
 
 def panel_error(name: str, error: Exception) -> Panel:
-    """What stands in the place of a panel that could not be drawn."""
+    """Message in the place of a panel that could not be drawn."""
     title = name.removeprefix("p_").capitalize()
     words = f"{title} could not be drawn: {text(type(error).__name__)}: {text(error)}"
     return Panel(body=f'<p class="none">{words}</p>')

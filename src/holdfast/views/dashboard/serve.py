@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import HoldfastError, JobError
-from holdfast.views.dashboard.loopback import ADDRESS
+from holdfast.views.dashboard.loopback_only import ADDRESS
 
 START_TIMEOUT_S: Final = 120.0
 """A machine under load takes long to import."""
@@ -49,7 +49,7 @@ def served(path: Path, listener: socket.socket) -> Iterator[subprocess.Popen[byt
         HoldfastError: It does not start.
     """
     words = [
-        "-m", "holdfast.views.dashboard.process", str(listener.fileno()), str(os.getpid()),
+        "-m", "holdfast.views.dashboard.server_process", str(listener.fileno()), str(os.getpid()),
         str(path.resolve()),
     ]  # fmt: skip
     port = int(listener.getsockname()[1])

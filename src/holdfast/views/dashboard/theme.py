@@ -17,7 +17,7 @@ class Colors:
         bg, panel, inset, line, grid: Surfaces, borders and grid lines.
         ink, ink2, ink3: Text, from the strongest to the faintest.
         kelp, amber, red, blue: Healthy, act, failure, finished: words and icons.
-        kelp_fill, amber_fill: The same as lines and areas.
+        kelp_fill, amber_fill: Colors of lines and areas.
         cmp: A compared run.
         w0, w1, w2, w3: Workers: the hue is the host's, the lightness the rank's.
         data, fwd, bwd, reduce, wait, opt, ckpt: The phases of a step.
@@ -93,7 +93,7 @@ def mixed(first: str, last: str, share: float) -> str:
 
     Args:
         first, last: The colors.
-        share: How much of the second, 0 to 1.
+        share: Part of the second, 0 to 1.
     """
     pairs = zip(_parts(first), _parts(last), strict=True)
     return "#" + "".join(f"{round(one + share * (two - one)):02X}" for one, two in pairs)

@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import clock
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.dashboard.fleet import Fleet
+from holdfast.views.dashboard.run_workers import RunWorkers
 from holdfast.views.dashboard.theme import Colors
 
 Axis = Literal["time", "step"]
@@ -26,9 +26,9 @@ class View(RunAt):
     """One run as the page shows it now.
 
     Args:
-        colors: Of the page.
-        axis: What the horizontal axis of its charts is.
-        span_s: Of how many of the last seconds; None for all.
+        colors: Colors of the page.
+        axis: Horizontal axis of its charts.
+        span_s: Last seconds that are shown; None for all.
         compared: A run that is drawn dashed.
     """
 
@@ -38,13 +38,13 @@ class View(RunAt):
     compared: RunRecord | None = None
 
     @cached_property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> RunWorkers:
         """Its workers by host."""
-        return Fleet.of(self.record, self.colors)
+        return RunWorkers.of(self.record, self.colors)
 
     @property
     def is_reading(self) -> bool:
-        """Whether steps are there that are not read yet."""
+        """True if steps are there that are not read yet."""
         return self.record.read_share < 1
 
     @cached_property
@@ -67,12 +67,12 @@ class View(RunAt):
 
     @property
     def drawn_rows(self) -> int:
-        """How many steps are in the charts."""
+        """Count of the steps in the charts."""
         return int(np.searchsorted(self.record.steps.array("at"), self.drawn_until, side="right"))
 
     @property
     def begin(self) -> float:
-        """Where the horizontal axis begins, Unix time, seconds."""
+        """Begin of the horizontal axis, Unix time, seconds."""
         end = self.drawn_until
         return self.start if self.span_s is None else max(self.start, end - self.span_s)
 

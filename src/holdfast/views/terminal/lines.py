@@ -19,9 +19,9 @@ class Look:
     """The characters that a terminal can show.
 
     Attributes:
-        is_utf8: Whether it shows more than ASCII.
-        done, left: Of the progress of a run.
-        full, empty: Of other bars.
+        is_utf8: True if it shows more than ASCII.
+        done, left: Characters for the progress of a run.
+        full, empty: Characters for other bars.
     """
 
     is_utf8: bool
@@ -36,7 +36,7 @@ ASCII: Final = Look(is_utf8=False, done="=", left=".", full="#", empty=".")
 
 
 def look_of(encoding: str) -> Look:
-    """What a terminal or a file can show by its encoding."""
+    """Look that the encoding of a terminal or a file can show."""
     return UTF8 if encoding.lower().startswith("utf") else ASCII
 
 
@@ -48,8 +48,8 @@ class Column:
         title: Its header.
         width: In cells.
         max_width: On a wide terminal, if a cell is that long.
-        is_left: Whether its cells are aligned to the left.
-        gap: How many cells are free before it.
+        is_left: True if its cells are aligned to the left.
+        gap: Free cells before it.
         importance: On a narrow terminal, columns with low ones are left out.
     """
 
@@ -94,11 +94,11 @@ def progress(share: float, marks: Mapping[float, str], width: int, look: Look, s
     """The progress of a run, with the names of its failures where they were.
 
     Args:
-        share: How much is done, from 0 to 1.
+        share: Part that is done, from 0 to 1.
         marks: Names by where they are, from 0 to 1; later ones cover those before.
         width: In cells.
-        look: What the terminal can show.
-        style: Of what is done.
+        look: Characters that the terminal can show.
+        style: Style of the part that is done.
     """
     done = round(min(1.0, share) * width)
     bar = Text(look.done * done, style).append(look.left * (width - done), "dim")
@@ -110,7 +110,7 @@ def progress(share: float, marks: Mapping[float, str], width: int, look: Look, s
 
 
 def meter(share: float, width: int, look: Look, style: str = "") -> Text:
-    """How much of something is used; what is more than all counts as all."""
+    """Bar of a used part; more than all counts as all."""
     full = round(max(0.0, min(1.0, share)) * width)
     return Text(look.full * full, style).append(look.empty * (width - full), "dim")
 
@@ -137,7 +137,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int
     Args:
         columns: From left to right.
         rows: Their cells.
-        width: Of the terminal; columns that do not fit are left out, the least important first.
+        width: Width of the terminal; columns that do not fit are omitted, least important first.
     """
     kept = list(range(len(columns)))
     while len(kept) > 1 and sum(columns[each].width + columns[each].gap for each in kept) > width:

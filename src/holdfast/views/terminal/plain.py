@@ -21,7 +21,7 @@ _SHOWN: Final = ("checkpoint-committed", "host-joined", "stop-requested", "run-e
 
 
 class PlainLines:
-    """What there is to say of a run, again and again; what was there at the start is not news."""
+    """Status lines for a pipe: periodic state, and events since the start."""
 
     def __init__(self) -> None:
         self._events = self._recoveries = -1
@@ -60,7 +60,7 @@ class PlainLines:
 
 
 def status_of(run: RunAt) -> str:
-    """How a run is doing, in a line."""
+    """State of a run, in a line."""
     record = run.record
     metric = metric_of(run.record)
     pace = pace_of(run)

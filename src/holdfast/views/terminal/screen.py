@@ -11,15 +11,15 @@ from rich.text import Text
 from holdfast.record import history, recovery_reports
 from holdfast.record.units import duration
 from holdfast.record.views.run_at import RunAt
-from holdfast.record.views.workers import workers_of
-from holdfast.views.terminal import panels, worker_table
+from holdfast.record.views.worker_rows import workers_of
+from holdfast.views.terminal import blocks, worker_table
 from holdfast.views.terminal.lines import Look, shown, sides
 
 Page = Literal["run", "events", "report"]
 ROOMY: Final = 24
-"""From this height on, there are free lines between the panels."""
+"""From this height on, there are free lines between the blocks."""
 MIN_EVENTS: Final = 3
-"""How many lines of events are kept free for many workers."""
+"""Lines of events that are kept free for many workers."""
 KEYS: Final = "q quit  s stop and checkpoint  r recovery report  e events"
 ENDED_KEYS: Final = "q quit  r recovery report  e events"
 BACK: Final = "q quit  esc back"
@@ -31,12 +31,12 @@ def draw(
     """A screen, line by line.
 
     Args:
-        run: What it shows.
-        page: Of it.
-        size: Of the terminal, columns and lines.
-        look: What the terminal can show.
+        run: Run that it shows.
+        page: Page of it.
+        size: Size of the terminal, columns and lines.
+        look: Characters that the terminal can show.
         note: Takes the place of the keys at the bottom; may be empty.
-        others: What is said of other runs; may be empty.
+        others: Line about other runs; may be empty.
     """
     width = max(1, size[0])
     height = max(1, size[1])
@@ -46,7 +46,7 @@ def draw(
         if run.has_ended:
             keys = ENDED_KEYS
     else:
-        head = panels.header(run, width, look)[:1]
+        head = blocks.header(run, width, look)[:1]
         rest = _events(run) if page == "events" else _report(run, width)
         body = [*head, Text(), *rest]
         keys = BACK
@@ -63,10 +63,10 @@ def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[T
         return [Text(words, "dim")] if height >= ROOMY else []
 
     workers = workers_of(run)
-    head = panels.header(run, width, look)
-    figures = panels.figures(run, width)
-    band = panels.band(run, width, look) or [Text()]
-    step = panels.step(run, width, look)
+    head = blocks.header(run, width, look)
+    figures = blocks.figures(run, width)
+    band = blocks.band(run, width, look) or [Text()]
+    step = blocks.step(run, width, look)
     gaps = 6 * len(between())
     titles = 2
     foot = 1
@@ -75,7 +75,7 @@ def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[T
     rows = min(max(1, len(workers)), max(1, free - MIN_EVENTS))
     table = worker_table.table(workers, width, look, rows)
     hidden = f"      {len(workers) - rows} more; these are the worst" if len(workers) > rows else ""
-    newest = panels.events(run, width, free - rows)
+    newest = blocks.events(run, width, free - rows)
     newest += [Text()] * (free - rows + 1 - len(newest))
     return [
         *head, *between(), *figures, *between(), *band, *between(), *table, *between(hidden),
@@ -105,7 +105,7 @@ def _folded(line: str, width: int) -> list[str]:
 
 
 def _age(run: RunAt) -> str:
-    """How old the newest of what is shown is."""
+    """Age of the newest of what is shown."""
     if run.has_ended:
         return f"run {run.state.name}"
     newest = [event["time_unix_s"] for event in run.record.events[-1:]]
@@ -114,7 +114,7 @@ def _age(run: RunAt) -> str:
 
 
 def others_in_words(names: Sequence[str]) -> str:
-    """What is said of other runs that are not over; empty without any."""
+    """Line about other runs that are not over; empty without any."""
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""

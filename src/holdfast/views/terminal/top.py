@@ -15,15 +15,15 @@ from holdfast.errors import JobError
 from holdfast.record.registry import Record
 from holdfast.record.run_record import RunRecord
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.terminal.keys import ESCAPE, Keys, keys_of, signals_end
 from holdfast.views.terminal.lines import look_of, plain
 from holdfast.views.terminal.plain import PlainLines
+from holdfast.views.terminal.pressed_keys import ESCAPE, Keys, keys_of, signals_end
 from holdfast.views.terminal.screen import Page, draw
 
 POLL_S: Final = 0.1
-"""How often the record is read: what happens is shown at once."""
+"""Interval at which the record is read: what happens is shown at once."""
 DRAW_S: Final = 1.0
-"""How often numbers are shown again."""
+"""Interval at which numbers are shown again."""
 PLAIN_POLL_S: Final = 0.5
 ASK: Final = "stop after this step, with a checkpoint? y/n"
 STOPPING: Final = "stop requested: the run ends after this step, with a checkpoint"
@@ -34,8 +34,8 @@ class Top:
 
     Args:
         listed: The run, in the list of runs.
-        others: What is said of other runs.
-        console: Where to show it.
+        others: Line about other runs.
+        console: Console to show it on.
     """
 
     def __init__(self, listed: Record, others: str, console: Console) -> None:
@@ -136,7 +136,7 @@ def follow(listed: Record, out: TextIO) -> None:
 
     Args:
         listed: The run, in the list of runs.
-        out: Where to.
+        out: Output.
     """
     record = record_of(listed)
     lines = PlainLines()

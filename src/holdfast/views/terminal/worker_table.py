@@ -8,7 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.record.units import MISSING
-from holdfast.record.views.workers import CPU, RUNNING, WorkerNow, worst_first
+from holdfast.record.views.worker_rows import CPU, RUNNING, WorkerNow, worst_first
 from holdfast.views.terminal import lines
 from holdfast.views.terminal.lines import Column, Look
 
@@ -21,7 +21,7 @@ _STATES: Final = {
 }  # fmt: skip
 _GB: Final = 1e9
 _SHORTER: Final = re.compile(r"^(NVIDIA )?(GeForce )?")
-"""What names of GPUs begin with."""
+"""Words that names of GPUs begin with."""
 
 
 def table(workers: list[WorkerNow], width: int, look: Look, rows: int) -> list[Text]:

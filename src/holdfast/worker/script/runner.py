@@ -32,7 +32,7 @@ from holdfast.job.script_job import Script, ScriptJob
 from holdfast.launch import environment
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.linux.supply import restrict
-from holdfast.rundir import restarts
+from holdfast.rundir.run_directory import restarts_in
 from holdfast.tasks.code import FOLDER as CODE_FOLDER
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage, ResumeMessage
@@ -62,7 +62,7 @@ def run(
         if job.script.process_groups:
             enter_group(group, agent, listener, resume)
             rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here
-            restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts.count(Path(spec.run_dir))))
+            restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts_in(Path(spec.run_dir))))
             _set_environment(spec, group, rendezvous, restarted)
             _leave_network(group, listener)
         else:

@@ -9,16 +9,16 @@ from holdfast.record.breakdown import part_seconds, waits_s
 from holdfast.record.units import count, duration
 from holdfast.record.views.run_at import WORKER_STEPS
 from holdfast.views.dashboard.charts import nice
-from holdfast.views.dashboard.fleet import FEW
 from holdfast.views.dashboard.markup import Panel, empty, head, text
+from holdfast.views.dashboard.run_workers import FEW
 from holdfast.views.dashboard.view import View
 
 Row = Mapping[str, float]
-"""The mean times of a worker; see `observe.breakdown.rows`."""
+"""The mean times of a worker; see `record.breakdown.rows`."""
 
 TITLE: Final = "Time in a step"
 MAX_WORST: Final = 5
-"""Of many workers, so many are shown, above the mean of all."""
+"""Most workers that are shown, above the mean of all."""
 _DARK: Final = "#14211F"
 PHASES: Final = (
     ("data", "--data", _DARK),
@@ -79,8 +79,8 @@ def _bar(name: str, color: str, row: Row, longest: float) -> str:
     """A bar as long as the worker's step.
 
     Args:
-        name: Of the worker, HTML.
-        color: Of the worker.
+        name: Name of the worker, HTML.
+        color: Color of the worker.
         row: Its times.
         longest: The longest step of all bars, seconds.
     """

@@ -9,22 +9,22 @@ from typing import Final
 
 from holdfast.record.goodput import Cause
 from holdfast.record.units import MISSING, count, duration, size
-from holdfast.views.dashboard.markup import Column, Panel, empty, head, status, table
+from holdfast.views.dashboard.markup import Panel, TableColumn, empty, head, status, table
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Checkpoints"
 ROWS: Final = 6
 _COLUMNS: Final = (
-    Column("Step"),
-    Column("Age", "num nowrap"),
-    Column("Size", "num nowrap"),
-    Column("Save", "num nowrap"),
-    Column("Stored", "nowrap"),
+    TableColumn("Step"),
+    TableColumn("Age", "num nowrap"),
+    TableColumn("Size", "num nowrap"),
+    TableColumn("Save", "num nowrap"),
+    TableColumn("Stored", "nowrap"),
 )
 
 
 def panel(view: View) -> Panel:
-    """What is at risk, when the next one is due, and the newest ones."""
+    """Work at risk, the time of the next checkpoint, and the newest ones."""
     saved = view.record.checkpoints
     every = _every(view)
     if not saved:

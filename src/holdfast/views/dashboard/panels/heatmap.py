@@ -14,7 +14,7 @@ from holdfast.views.dashboard.theme import mixed
 from holdfast.views.dashboard.view import View
 
 ROWS: Final = 64
-"""Of a heat map; of more devices, neighbors share one."""
+"""Most rows of a heat map; of more devices, neighbors share one."""
 COLUMNS: Final = 120
 _NAMES: Final = 5
 """So many rows have their name next to them, at most."""

@@ -60,7 +60,7 @@ def figure_of(view: View, lanes: Sequence[Lane]) -> go.Figure:
 
 
 def _places(lanes: Sequence[Lane]) -> list[float]:
-    """Where each lane is, from the top: a host is apart from the one before."""
+    """Places of the lanes, from the top: a host is apart from the one before."""
     found: list[float] = []
     for number, lane in enumerate(lanes):
         is_apart = number > 0 and lane.host != lanes[number - 1].host

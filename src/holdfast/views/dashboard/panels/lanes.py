@@ -8,11 +8,11 @@ from itertools import chain, pairwise
 from typing import Final
 
 from holdfast.record.moments import is_failure
-from holdfast.views.dashboard.fleet import FEW, host_name
+from holdfast.views.dashboard.run_workers import FEW, host_name
 from holdfast.views.dashboard.view import View
 
 MAX_LANES: Final = 8
-"""Of many workers or hosts, so many are drawn."""
+"""Most workers or hosts that are drawn."""
 
 Spans = list[tuple[float, float]]
 """From when to when, Unix time, seconds."""
@@ -23,11 +23,11 @@ class Lane:
     """The time of one rank, or of all ranks of a host.
 
     Attributes:
-        rank: Which; of a host its first one.
+        rank: Its rank; of a host the first one.
         name: For people.
-        host: Where it is, for people; empty unless there are several hosts.
-        spans: When its workers ran.
-        failed: When they failed.
+        host: Its host, for people; empty unless there are several hosts.
+        spans: Times in which its workers ran.
+        failed: Times at which they failed.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class Lane:
 
     @property
     def gaps(self) -> Spans:
-        """When no worker was there."""
+        """Times without a worker."""
         return [(end, begin) for (_, end), (begin, _) in pairwise(self.spans)]
 
 
@@ -75,7 +75,7 @@ def _by_host(view: View, lanes: Iterable[Lane]) -> list[Lane]:
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> Spans:
-    """When any of them was."""
+    """Times that are in any of the spans."""
     found: Spans = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -111,7 +111,7 @@ class _Lanes:
     """The lanes so far.
 
     Attributes:
-        begun: When the workers began that are there.
+        begun: Begins of the workers that are there.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the time went: each second of the run, by cause."""
+"""Use of the time: each second of the run, by cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.record.goodput import Cause
 from holdfast.record.units import duration, percent
-from holdfast.views.dashboard.markup import Column, Panel, empty, head, table
+from holdfast.views.dashboard.markup import Panel, TableColumn, empty, head, table
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Where the time went"
@@ -27,7 +27,11 @@ GROUPS: Final = (
 """Name, color and causes of each row."""
 _RARE: Final = frozenset({"shard verification", "fewer workers", "stopped", "ending"})
 """Rows without a second that are left out."""
-_COLUMNS: Final = (Column(""), Column("", "num nowrap mid"), Column("", "num nowrap"))
+_COLUMNS: Final = (
+    TableColumn(""),
+    TableColumn("", "num nowrap mid"),
+    TableColumn("", "num nowrap"),
+)
 
 
 def panel(view: View) -> Panel:

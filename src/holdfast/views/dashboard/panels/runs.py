@@ -8,7 +8,7 @@ from typing import Any, Final
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import MISSING, clock, digits, duration
 from holdfast.record.views.metric import metric_of
-from holdfast.views.dashboard.markup import PHONE_LACKS, Column, head, status, table, text
+from holdfast.views.dashboard.markup import PHONE_LACKS, TableColumn, head, status, table, text
 from holdfast.views.dashboard.panels.summary import STATES
 from holdfast.views.dashboard.theme import LIGHT
 from holdfast.views.dashboard.view import View
@@ -16,16 +16,16 @@ from holdfast.views.dashboard.view import View
 HEAD: Final = head("Runs", "a selected run is drawn dashed")
 _MAX_KEYS: Final = 3
 _COLUMNS: Final = (
-    Column(""),
-    Column("State"),
-    Column("Run", "nowrap"),
-    Column("Started", f"nowrap {PHONE_LACKS}"),
-    Column("Steps", "num nowrap"),
-    Column("Duration", f"num nowrap {PHONE_LACKS}"),
-    Column("Accuracy", "num"),
-    Column("Goodput", f"num {PHONE_LACKS}"),
-    Column("Recoveries", f"num {PHONE_LACKS}"),
-    Column("Compared with this run", f"mid {PHONE_LACKS}"),
+    TableColumn(""),
+    TableColumn("State"),
+    TableColumn("Run", "nowrap"),
+    TableColumn("Started", f"nowrap {PHONE_LACKS}"),
+    TableColumn("Steps", "num nowrap"),
+    TableColumn("Duration", f"num nowrap {PHONE_LACKS}"),
+    TableColumn("Accuracy", "num"),
+    TableColumn("Goodput", f"num {PHONE_LACKS}"),
+    TableColumn("Recoveries", f"num {PHONE_LACKS}"),
+    TableColumn("Compared with this run", f"mid {PHONE_LACKS}"),
 )
 
 
@@ -67,7 +67,7 @@ def _row(record: RunRecord, shown: RunRecord | None, compared: str, now: float) 
 
 
 def comparison(record: RunRecord, other: RunRecord) -> str:
-    """How a run differs from another, safe in HTML."""
+    """Difference of a run from another, safe in HTML."""
     ours, theirs = ((each.result or {}).get("weights_sha256") for each in (record, other))
     clauses = []
     if ours and theirs and ours == theirs:

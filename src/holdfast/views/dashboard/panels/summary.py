@@ -32,7 +32,7 @@ STATES = {
 }
 """Icon, word and color of each state."""
 READING = ("○", "Reading", "--ink2")
-"""The same while the steps of a long run are read."""
+"""Summary while the steps of a long run are read."""
 UNCHANGED = 0.01
 """The share of a loss by which it changes at least, if that is worth a word."""
 

@@ -8,11 +8,11 @@ from holdfast.record import history
 from holdfast.record.recovery_reports import causes_in_words, state_from
 from holdfast.record.run_record import Event
 from holdfast.record.units import MISSING, count, duration
-from holdfast.record.views.marks import Mark, joined_hosts, step_at
+from holdfast.record.views.marks import FailureMark, joined_hosts, step_at
 from holdfast.views.dashboard.markup import (
     PHONE_LACKS,
-    Column,
     Panel,
+    TableColumn,
     head,
     number,
     status,
@@ -25,15 +25,15 @@ from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Failures and recoveries"
 ROWS: Final = 8
-"""Of the table: the newest."""
+"""Most rows of the table: the newest."""
 _COLUMNS: Final = (
-    Column(""),
-    Column("Step"),
-    Column("What failed"),
-    Column("Detected in", f"num nowrap {PHONE_LACKS}"),
-    Column("Recovered in", "num nowrap"),
-    Column("Recomputed", "num nowrap"),
-    Column("State from", PHONE_LACKS),
+    TableColumn(""),
+    TableColumn("Step"),
+    TableColumn("What failed"),
+    TableColumn("Detected in", f"num nowrap {PHONE_LACKS}"),
+    TableColumn("Recovered in", "num nowrap"),
+    TableColumn("Recomputed", "num nowrap"),
+    TableColumn("State from", PHONE_LACKS),
 )
 
 
@@ -78,7 +78,7 @@ def _joined(view: View, event: Event) -> list[str]:
     return [number("+", "join"), f"{step:,}", words, "", "", "", ""]
 
 
-def _row(view: View, mark: Mark) -> list[str]:
+def _row(view: View, mark: FailureMark) -> list[str]:
     report = mark.report
     if report is None:
         failure = view.record.open_failure

@@ -1,4 +1,4 @@
-"""Workers: whether one is idle, hot, or nearly out of memory."""
+"""Devices of workers: whether one is idle, hot, or nearly out of memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from math import ceil
 from typing import Any, Final
 
 from holdfast.record.units import MISSING, count, digits
-from holdfast.views.dashboard.fleet import FEW, MAX_WORST, host_name
 from holdfast.views.dashboard.markup import PHONE_LACKS, Panel, empty, head, text
 from holdfast.views.dashboard.panels.heatmap import heatmap_of
+from holdfast.views.dashboard.run_workers import FEW, MAX_WORST, host_name
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Workers"
 BARS: Final = 60
-"""Of a small chart."""
+"""Bars of a small chart."""
 MAX_SAMPLES: Final = 4 * BARS
-"""Of each host, so many are looked at."""
+"""Most samples of a host that are looked at."""
 HOLD_S: Final = 8.0
 """Until when a sample counts without another."""
 _GB: Final = 1e9
@@ -27,14 +27,14 @@ Sample = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What was measured of a GPU, of a worker on a CPU, or of a host.
+class DeviceUse:
+    """Measurements of a GPU, of a worker on a CPU, or of a host.
 
     Attributes:
         name: For people.
-        more: Where it is, and what.
-        color: Of its worker, if it has one of its own.
-        at: When, Unix time, seconds.
+        more: Its host, and its kind.
+        color: Color of its worker, if it has one of its own.
+        at: Times, Unix time, seconds.
         used: Its utilization over time, 1 being all of it; None where it is not known.
         limit: The most of that: cores of a worker.
         memory, capacity: Bytes over time, and how many there are.
@@ -81,13 +81,13 @@ def panel(view: View) -> Panel:
     return Panel(head=head(TITLE, note, keys), figure=figure, body=body)
 
 
-def _newest_use(device: Device) -> float:
+def _newest_use(device: DeviceUse) -> float:
     return device.used[-1] if device.used[-1] is not None else 2.0
 
 
-def devices_of(view: View) -> list[Device]:
+def devices_of(view: View) -> list[DeviceUse]:
     """The GPUs of all hosts; of a host without any, its workers; of one of many, the host."""
-    found = list[Device]()
+    found = list[DeviceUse]()
     fleet = view.fleet
     for agent, samples in _samples(view).items():
         ranks = [int(each["rank"]) for each in samples[-1].get("workers", ())]
@@ -121,7 +121,7 @@ def _samples(view: View) -> dict[str, list[Sample]]:
     return dict(sorted(found.items(), key=lambda item: (order.get(item[0], 0), item[0])))
 
 
-def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -> list[Device]:
+def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -> list[DeviceUse]:
     """The GPUs of a host; one with a single worker has its name."""
     series: dict[int, list[Sample]] = {}
     for place, sample in enumerate(samples):
@@ -135,7 +135,7 @@ def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -
         rows = series[int(gpu["index"])]
         more = f"{host_name(agent)} · {gpu.get('name', '')}".rstrip(" ·")
         found.append(
-            Device(
+            DeviceUse(
                 name=f"rank {own[0]}" if len(own) == 1 else f"GPU {gpu['index']}",
                 more=more,
                 color=view.fleet.color(own[0]) if own else view.colors.ink3,
@@ -149,14 +149,14 @@ def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -
     return found
 
 
-def _worker(view: View, samples: Sequence[Sample], rank: int) -> Device:
+def _worker(view: View, samples: Sequence[Sample], rank: int) -> DeviceUse:
     """A worker that computes on the CPU."""
     own: list[Sample] = [
         next((each for each in sample.get("workers", ()) if each["rank"] == rank), {})
         for sample in samples
     ]
     used = [each.get("cpu") for each in own]
-    return Device(
+    return DeviceUse(
         name=f"rank {rank}",
         more=f"{view.fleet.host_of(rank)} · CPU cores".lstrip(" ·"),
         color=view.fleet.color(rank),
@@ -168,9 +168,9 @@ def _worker(view: View, samples: Sequence[Sample], rank: int) -> Device:
     )
 
 
-def _host(view: View, agent: str, samples: Sequence[Sample]) -> Device:
+def _host(view: View, agent: str, samples: Sequence[Sample]) -> DeviceUse:
     ranks = view.fleet.hosts.get(agent, [])
-    return Device(
+    return DeviceUse(
         name=host_name(agent) or "host",
         more="CPU",
         color=view.fleet.color(ranks[0]) if ranks else view.colors.ink3,
@@ -181,7 +181,7 @@ def _host(view: View, agent: str, samples: Sequence[Sample]) -> Device:
     )
 
 
-def _row(view: View, device: Device) -> str:
+def _row(view: View, device: DeviceUse) -> str:
     now = device.used[-1]
     memory = device.memory[-1]
     used = MISSING if now is None else f"{100 * now:.0f} %"
@@ -201,7 +201,7 @@ def _row(view: View, device: Device) -> str:
     )
 
 
-def _spark(view: View, device: Device, values: Sequence[float | None], limit: float) -> str:
+def _spark(view: View, device: DeviceUse, values: Sequence[float | None], limit: float) -> str:
     """A small chart of bars over the time that is shown, with a line for each failure; a gap stays
     a gap.
     """

@@ -1,4 +1,4 @@
-"""Keys: a terminal that gives each key at once, and is as it was before, however that ends."""
+"""Pressed keys: a terminal gives each key at once, and is as before, however that ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 
 ESCAPE: Final = "\x1b"
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
-"""What a terminal sends for keys such as the arrows."""
+"""Sequences that a terminal sends for keys such as the arrows."""
 _MAX_READ: Final = 256
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

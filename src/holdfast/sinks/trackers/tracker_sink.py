@@ -14,7 +14,7 @@ from holdfast.sinks.trackers.sender import deliver
 from holdfast.wire.rpc import RunStateMessage
 
 DEADLINE_S: Final = 10.0
-"""How long the end of a run waits for its trackers, seconds."""
+"""Most time that the end of a run waits for its trackers, seconds."""
 
 
 class Trackers(Sink):

@@ -10,12 +10,12 @@ from typing import Final
 from holdfast.record.units import NBSP
 
 MAX_PROBLEMS: Final = 5
-"""How many problems of one kind are named."""
+"""Number of problems of one kind that are named."""
 NO_STEP: Final = "no step is recorded"
 
 
-class Outcome(enum.StrEnum):
-    """What the record of a run says of a statement."""
+class Answer(enum.StrEnum):
+    """Answer of a run's record to a statement."""
 
     OK = "ok"
     FAILED = "failed"
@@ -27,24 +27,24 @@ class Check:
     """A statement about a run.
 
     Attributes:
-        name: What it is about, in a word.
-        outcome: Whether it is true.
+        name: Subject, in a word.
+        outcome: Answer.
         text: The statement, what contradicts it, or why it could not be checked.
     """
 
     name: str
-    outcome: Outcome
+    outcome: Answer
     text: str
 
 
 def passed(name: str, text: str) -> Check:
     """A statement that the record proves."""
-    return _check(name, Outcome.OK, text)
+    return _check(name, Answer.OK, text)
 
 
 def not_checked(name: str, text: str) -> Check:
     """A statement that the record can neither prove nor refute."""
-    return _check(name, Outcome.NOT_CHECKED, text)
+    return _check(name, Answer.NOT_CHECKED, text)
 
 
 def judged(name: str, problems: Sequence[str], text: str) -> Check:
@@ -53,8 +53,8 @@ def judged(name: str, problems: Sequence[str], text: str) -> Check:
         return passed(name, text)
     more = len(problems) - MAX_PROBLEMS
     named = "; ".join(problems[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-    return _check(name, Outcome.FAILED, named)
+    return _check(name, Answer.FAILED, named)
 
 
-def _check(name: str, outcome: Outcome, text: str) -> Check:
+def _check(name: str, outcome: Answer, text: str) -> Check:
     return Check(name=name, outcome=outcome, text=text.replace(NBSP, " "))

@@ -1,4 +1,4 @@
-"""Panels: the parts of the screen, from top to bottom, as lines."""
+"""Blocks: the parts of the screen, from top to bottom, as lines."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 from rich.text import Text
 
 from holdfast.record import history
+from holdfast.record.breakdown import OTHER
 from holdfast.record.recovery_reports import causes_in_words
 from holdfast.record.run_record import Event
 from holdfast.record.state import StateName
 from holdfast.record.units import MISSING, clock, count, digits, duration, percent
 from holdfast.record.views.headline import Headline, headline_of
-from holdfast.record.views.marks import Mark, joined_hosts, step_at
+from holdfast.record.views.marks import FailureMark, joined_hosts, step_at
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
 from holdfast.record.views.run_at import RunAt
-from holdfast.record.views.step_parts import OTHER, parts_of
 from holdfast.views.terminal import lines
 from holdfast.views.terminal.lines import Column, Look, sides
 
@@ -57,7 +57,7 @@ _TITLE: Final = 6
 
 
 def header(run: RunAt, width: int, look: Look) -> list[Text]:
-    """Whether the run is alive, how far it is, and how long it takes."""
+    """State of the run, its progress, and the remaining time."""
     name = run.state.name
     icon, style = STATES[name]
     word = f"{icon} {name.upper()}" if look.is_utf8 else name.upper()
@@ -101,7 +101,7 @@ def _left(run: RunAt, width: int) -> Text:
 
 
 def figures(run: RunAt, width: int) -> list[Text]:
-    """How good the run is and how fast, what failed, and what would be lost now."""
+    """Loss and speed of the run, what failed, and what would be lost now."""
     metric = metric_of(run.record)
     name, value = (
         (metric.title.lower(), metric.shown(metric.values[-1])) if metric else ("accuracy", MISSING)
@@ -148,7 +148,7 @@ def _checkpoint(run: RunAt) -> Text:
 
 
 def band(run: RunAt, width: int, look: Look) -> list[Text]:
-    """What to do now; empty if there is nothing to do."""
+    """Advice for now; empty without any."""
     found = headline_of(run.record, run.state, run.now)
     if found is None:
         return []
@@ -170,8 +170,8 @@ def _icon(found: Headline, look: Look) -> str:
 
 
 def step(run: RunAt, width: int, look: Look) -> list[Text]:
-    """What the workers spend their time on, the mean of all, as words and as a bar."""
-    shares = parts_of(run)
+    """Use of the workers' time, the mean of all, as words and as a bar."""
+    shares = run.step_parts()
     free = width - _TITLE
     if not shares:
         return [
@@ -197,15 +197,15 @@ def _in_words(shares: dict[str, float]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class TimelineRow:
     """A failure with its recovery, or a host that joined.
 
     Attributes:
-        at: When, Unix time, seconds.
+        at: Unix time, seconds.
         step: The steps committed before.
         name: Its number; `+` for a host that joined, `!` for a failure that lasts.
-        words: What happened.
-        recovered, recomputed: What it cost; empty if nothing.
+        words: Event, in words.
+        recovered, recomputed: Its cost; empty if none.
     """
 
     at: float
@@ -216,24 +216,24 @@ class Happening:
     recomputed: str = ""
 
 
-def happenings_of(run: RunAt) -> list[Happening]:
+def timeline_of(run: RunAt) -> list[TimelineRow]:
     """The failures of a run and the hosts that joined it, the newest first."""
     found = [_failure(run, mark) for mark in run.marks]
     found += [_joined(run, event) for event in joined_hosts(run.record)]
     return sorted(found, key=lambda each: each.at, reverse=True)
 
 
-def _failure(run: RunAt, mark: Mark) -> Happening:
+def _failure(run: RunAt, mark: FailureMark) -> TimelineRow:
     report = mark.report
     if report is None:
         failure = run.record.open_failure
         words = history.words(failure).replace(" was killed by", " killed by") if failure else ""
         outcome = MISSING if run.has_ended else "recovering"
-        return Happening(
+        return TimelineRow(
             at=mark.begin, step=mark.step, name=mark.name, words=words, recovered=outcome
         )
     is_over = report.outcome in RECOVERED
-    return Happening(
+    return TimelineRow(
         at=mark.begin,
         step=mark.step,
         name=mark.name,
@@ -243,10 +243,10 @@ def _failure(run: RunAt, mark: Mark) -> Happening:
     )
 
 
-def _joined(run: RunAt, event: Event) -> Happening:
+def _joined(run: RunAt, event: Event) -> TimelineRow:
     at = float(event["time_unix_s"])
     words = f"host {event.get('host', '')} joined"
-    return Happening(at=at, step=step_at(run.record, at), name="+", words=words)
+    return TimelineRow(at=at, step=step_at(run.record, at), name="+", words=words)
 
 
 _COLUMNS: Final = (
@@ -261,7 +261,7 @@ _COLUMNS: Final = (
 
 def events(run: RunAt, width: int, rows: int) -> list[Text]:
     """The newest failures with their recoveries, and the hosts that joined."""
-    found: Sequence[Happening] = happenings_of(run)[:rows]
+    found: Sequence[TimelineRow] = timeline_of(run)[:rows]
     cells = [
         [
             Text(time.strftime("%H:%M:%S", time.localtime(each.at))),

@@ -1,4 +1,4 @@
-"""Recovery report: the newest recovery, phase by phase."""
+"""Newest recovery: its report, phase by phase."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OUTCOMES: Final = {
 
 
 def panel(view: View) -> Panel:
-    """What the newest recovery consisted of, and what it cost."""
+    """Phases of the newest recovery, and its cost."""
     if not view.record.recoveries:
         return empty(TITLE, "No recovery so far. The newest one is reported here.")
     report = view.record.recoveries[-1]
@@ -91,14 +91,14 @@ def _facts(view: View, report: RecoveryReport) -> str:
 
 
 def _sent(report: RecoveryReport) -> str:
-    """How large the state is that joining workers received, and how long that took."""
+    """Size of the state that joining workers received, and the time for it."""
     if report.state_bytes is None:
         return ""
     return f"; {size(report.state_bytes)} sent in {duration(report.seconds.get('state'))}"
 
 
 def _budget(view: View, report: RecoveryReport) -> str:
-    """How many failures there had been, of those that the run tolerates."""
+    """Count of failures by then, of those that the run tolerates."""
     found = restart_budget(view.record, report.time_unix_s)
     return found.value.replace(" in ", " failures in ") if found.value != MISSING else ""
 

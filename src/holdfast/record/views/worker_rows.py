@@ -17,18 +17,18 @@ RUNNING: Final = "running"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerNow:
-    """How a worker is doing. What is not measured is None.
+    """State of a worker. A value that is not measured is None.
 
     Attributes:
-        rank: Which.
-        host: Where it runs; empty if that is not known.
+        rank: Its rank.
+        host: Its host; empty if that is not known.
         device: The name of its GPU; `CPU` if it has none.
         state: `starting`, `running`, `failed`, `hung`, `lost`, `standby` or `ended`.
-        shards: That it computes in a step, the mean.
+        shards: Mean count that it computes in a step.
         used: The utilization of its GPU, from 0 to 1; without one, the cores that it uses.
-        memory_bytes, memory_total_bytes: Of its GPU; without one, what it uses of its host's.
-        temperature_c: Of its GPU, degrees Celsius.
-        busy_s: How long it computes its shards in a step, seconds.
+        memory_bytes, memory_total_bytes: Memory of its GPU; without one, its part of the host's.
+        temperature_c: Temperature of its GPU, degrees Celsius.
+        busy_s: Time in which it computes its shards in a step, seconds.
         data, wait: The shares of its time in which it waits for samples and for other workers.
     """
 
@@ -65,7 +65,7 @@ def workers_of(run: RunAt) -> list[WorkerNow]:
 
 
 def worst_first(workers: Iterable[WorkerNow]) -> list[WorkerNow]:
-    """Those that do not run first, then those that the others wait for."""
+    """Order of workers: first any that does not run, then the ones that the others wait for."""
     return sorted(workers, key=lambda each: (each.state == RUNNING, -each.busy_s, each.rank))
 
 
@@ -118,7 +118,7 @@ def _uses(record: RunRecord, host: str, rank: int) -> dict[str, Any]:
 
 
 def _times(row: Mapping[str, float] | None) -> dict[str, Any]:
-    """What a worker computes and waits for."""
+    """Times in which a worker computes and waits."""
     if row is None:
         return {}
     total = sum(part_seconds(row))

@@ -26,11 +26,11 @@ from holdfast.rundir.run_directory import METRICS_TOKEN
 from holdfast.sinks.prometheus.address import MetricsAddress
 
 MAX_REQUESTS: Final = 8
-"""How many are answered at a time; further connections are closed."""
+"""Most requests that are answered at a time; further connections are closed."""
 REQUEST_TIMEOUT_S: Final = 5.0
-"""How long a client may take to send its request, or to read from the answer."""
+"""Most time for a client to send its request, or to read from the answer."""
 END_POLL_S: Final = 0.05
-"""How soon the server ends with its run."""
+"""Interval at which the server looks for the end of its run."""
 
 
 @contextmanager
@@ -43,9 +43,9 @@ def serving(
     """Serve metrics while the block runs.
 
     Args:
-        address: Where.
+        address: Address to serve at.
         run_dir: The run's directory on this host.
-        collectors: What is served.
+        collectors: Sources of the metrics.
         say: Tells the user where they are.
 
     Raises:
@@ -57,7 +57,7 @@ def serving(
     path = run_dir / METRICS_TOKEN
     try:
         token = None if address.is_loopback else _token_in(path)
-        server = _Server(address, registry, token)
+        server = _MetricsServer(address, registry, token)
     except OSError as error:
         raise JobError(f"metrics cannot be served at {address.address}: {error}") from None
     url = address.url(server.server_address[1])
@@ -86,7 +86,7 @@ def _token_in(path: Path) -> str:
     return token
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     """Answers requests in threads that end with this process.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Shards per worker: what balance did."""
+"""Shard plans: the shards of each worker, and what balance did."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from holdfast.record.steps import Workers
 from holdfast.record.units import count
 from holdfast.views.dashboard.charts import POINTS, Chart
-from holdfast.views.dashboard.fleet import FEW, MAX_WORST
 from holdfast.views.dashboard.markup import Panel, empty, head, key
+from holdfast.views.dashboard.run_workers import FEW, MAX_WORST
 from holdfast.views.dashboard.theme import faded
 from holdfast.views.dashboard.view import View
 
@@ -22,13 +22,13 @@ _RIGHT: Final = 84
 _APART: Final = 14
 """The height of a name, pixels."""
 _PLANS: Final = 200
-"""Of many workers, so many plans are drawn at most."""
+"""Most plans that are drawn, if there are many workers."""
 _MIDDLE: Final = (5, 50, 95)
 """The percentiles that stand for many workers."""
 
 
 def panel(view: View) -> Panel:
-    """How many shards each worker computes, one above the other; of many workers the median, where
+    """Shards of each worker, one above the other; of many workers the median, where
     most are, and those with the fewest.
     """
     measured = view.record.steps.workers

@@ -21,7 +21,7 @@ def metrics_of_run(
     """Serve the metrics of a run and all of its hosts while the block runs.
 
     Args:
-        address: Where; None: nowhere.
+        address: Address to serve at; None: nowhere.
         run_dir: The run's directory.
         job: Its job.
         say: Tells the user where they are.
@@ -35,8 +35,8 @@ def metrics_of_run(
     if address is None:
         yield ()
         return
+    from holdfast.sinks.prometheus.metrics_server import serving
     from holdfast.sinks.prometheus.run_metrics import RunMetrics
-    from holdfast.sinks.prometheus.server import serving
     from holdfast.sinks.prometheus.system_metrics import SystemMetrics
 
     metrics = RunMetrics(run_dir, job)
@@ -48,7 +48,7 @@ def metrics_of_host(
     address: MetricsAddress, run_dir: Path, say: Callable[[str], None]
 ) -> AbstractContextManager[None]:
     """Serve the metrics of this host and its GPUs while the context is open; see above."""
-    from holdfast.sinks.prometheus.server import serving
+    from holdfast.sinks.prometheus.metrics_server import serving
     from holdfast.sinks.prometheus.system_metrics import SystemMetrics
 
     return serving(address, run_dir, (SystemMetrics(run_dir),), say)

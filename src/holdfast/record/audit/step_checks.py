@@ -1,4 +1,4 @@
-"""Steps: whether each step is recorded once, with the samples and the shards of its batch."""
+"""Checks of steps: each is recorded once, with the samples and the shards of its batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.loading.order import SampleOrder
-from holdfast.record.audit.check import NO_STEP, Check, judged, not_checked, passed
+from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked, passed
 from holdfast.record.metrics_reader import lines_of
 from holdfast.record.units import count
 
@@ -20,11 +20,11 @@ class StepRow:
     Attributes:
         step: Its number, from 1.
         epoch: From 0.
-        samples: Of its batch.
+        samples: Size of its batch.
         loss: None if it is not finite.
-        is_skipped: Whether it has changed nothing.
-        shards: How many shards were computed; None if the line does not say.
-        at: When it was committed, Unix time, seconds; None if the line does not say.
+        is_skipped: True if it has changed nothing.
+        shards: Count of computed shards; None if the line does not say.
+        at: Time of its commit, Unix time, seconds; None if the line does not say.
     """
 
     step: int
@@ -38,12 +38,12 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What is recorded of an epoch.
+    """Record of an epoch.
 
     Attributes:
         number: From 0.
-        steps, samples: How many.
-        is_complete: Whether it has all of its steps.
+        steps, samples: Counts.
+        is_complete: True if it has all of its steps.
     """
 
     number: int
@@ -85,7 +85,7 @@ def epochs_of(rows: Sequence[StepRow], order: SampleOrder | None, *, is_over: bo
     Args:
         rows: The steps.
         order: The sample order; None for a stream, whose epochs end where the next begins.
-        is_over: Whether the run has finished.
+        is_over: True if the run has finished.
     """
     steps = dict[int, int]()
     samples = dict[int, int]()
@@ -109,12 +109,12 @@ def epochs_of(rows: Sequence[StepRow], order: SampleOrder | None, *, is_over: bo
 
 
 def check_numbers(rows: Sequence[StepRow], reached: int, path: Path) -> Check:
-    """Whether the steps are 1, 2, 3 and so on: each was committed once, or computed again after
+    """Check that the steps are 1, 2, 3 and so on: each was committed once, or computed again after
     the record of what came after a checkpoint was removed.
 
     Args:
         rows: The steps.
-        reached: How many the run has made, as far as its events and checkpoints say.
+        reached: Steps that the run has made, as far as its events and checkpoints say.
         path: The file that the steps come from.
     """
     if not rows:
@@ -145,7 +145,7 @@ def _check_without_steps(reached: int, path: Path) -> Check:
 
 
 def check_batches(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
-    """Whether each step has the epoch and the number of samples that follow from its number."""
+    """Check that each step has the epoch and the number of samples that follow from its number."""
     if not rows:
         return not_checked("batches", NO_STEP)
     if order is None:
@@ -162,7 +162,7 @@ def check_batches(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
 
 
 def check_shards(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
-    """Whether each step has counted each of its shards once."""
+    """Check that each step has counted each of its shards once."""
     if not rows:
         return not_checked("shards", NO_STEP)
     known = [(row.step, row.shards) for row in rows if row.shards is not None]
@@ -180,7 +180,7 @@ def check_shards(rows: Sequence[StepRow], order: SampleOrder | None) -> Check:
 
 
 def check_skipped(rows: Sequence[StepRow]) -> Check:
-    """How many steps changed nothing."""
+    """Count of the steps that changed nothing."""
     if not rows:
         return not_checked("skipped", NO_STEP)
     skipped = sum(row.is_skipped for row in rows)

@@ -1,6 +1,6 @@
 """The process that copies a run to a second store.
 
-    python -m holdfast.sinks.backup.process RUN_DIR PARENT
+    python -m holdfast.sinks.backup.copy_process RUN_DIR PARENT
 
 It writes its progress to standard output. Once its standard input ends, the run has ended: it
 copies what is left, and exits with status 1 if the store refuses that.
@@ -21,9 +21,8 @@ from holdfast.job.train_job import TrainJob
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS, RunDirectory
-from holdfast.sinks.backup.progress import Progress
 from holdfast.sinks.backup.run_copy import name_of
-from holdfast.sinks.backup.uploader import Uploader
+from holdfast.sinks.backup.uploader import BackupProgress, Uploader
 
 
 def main(run_dir: Path, parent: int) -> bool:
@@ -45,7 +44,7 @@ def main(run_dir: Path, parent: int) -> bool:
         return Uploader(run_dir, job, job.backup, objects, log, _tell, _await_end).run()
 
 
-def _tell(progress: Progress) -> None:
+def _tell(progress: BackupProgress) -> None:
     print(progress.line(), flush=True)
 
 

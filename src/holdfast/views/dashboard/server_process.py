@@ -1,6 +1,6 @@
 """The process that serves the page, with Streamlit.
 
-python -m holdfast.views.dashboard.process LISTENER PARENT PATH
+python -m holdfast.views.dashboard.server_process LISTENER PARENT PATH
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from streamlit.web import bootstrap
 import holdfast.views.dashboard.page  # noqa: F401 - the first visit would wait for the import
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.views.dashboard import theme
-from holdfast.views.dashboard.loopback import own_page_only
+from holdfast.views.dashboard.loopback_only import own_page_only
 
 MAX_CONNECTIONS: Final = 500
 """More requests at a time are refused."""
 END_TIMEOUT_S: Final = 1
-"""How long open connections may delay the end."""
+"""Most time that open connections may delay the end."""
 _OPTIONS: Final[dict[str, object]] = {
     "server.headless": True,
     "server.fileWatcherType": "none",
@@ -43,7 +43,7 @@ def main(listener: socket.socket, parent: int, path: str) -> None:
     """Serve the page until a signal comes, or the parent dies.
 
     Args:
-        listener: Where requests come in.
+        listener: Socket for requests.
         parent: The process that this one ends with.
         path: A run, or a directory with runs in it.
     """
@@ -68,7 +68,7 @@ def main(listener: socket.socket, parent: int, path: str) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line is one; uvicorn takes a websocket that is refused for a mistake."""
+    """True if a line is one; uvicorn takes a websocket that is refused for a mistake."""
     return "without completing handshake" not in record.getMessage()
 
 

@@ -1,4 +1,4 @@
-"""Fleet: the workers of a run by host, and the color of each."""
+"""RunWorkers: the workers of a run by host, and the color of each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.views.dashboard.theme import Colors, mixed
 FEW: Final = 8
 """Up to so many workers are drawn one by one."""
 MAX_WORST: Final = 3
-"""Of more, so many are named: the worst."""
+"""Most workers that are named; of more, the worst."""
 _ATTEMPT: Final = re.compile(r"(?<=.)-[0-9a-f]{8}$|(?<=^local)-\d+$")
-"""What makes the name of an agent unique."""
+"""Suffix that makes the name of an agent unique."""
 
 
 def host_name(agent: str) -> str:
@@ -24,13 +24,13 @@ def host_name(agent: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fleet:
+class RunWorkers:
     """The workers of a run.
 
     Attributes:
-        agents: Of each rank that is known: the name of its agent; empty if that is not known.
-        names: Of all agents that there ever were.
-        colors: Of the page.
+        agents: Name of each known rank's agent; empty if that is not known.
+        names: Names of all agents that there ever were.
+        colors: Colors of the page.
     """
 
     agents: dict[int, str]
@@ -38,7 +38,7 @@ class Fleet:
     colors: Colors
 
     @classmethod
-    def of(cls, record: RunRecord, colors: Colors) -> Fleet:
+    def of(cls, record: RunRecord, colors: Colors) -> RunWorkers:
         """The workers of the newest step, and all that have been placed."""
         measured = record.steps.workers[-1:]
         ranks = {int(rank) for _, workers in measured for rank in workers["rank"]}
@@ -60,12 +60,12 @@ class Fleet:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether there are several hosts to tell apart."""
+        """True if there are several hosts to tell apart."""
         return len({agent for agent in self.agents.values() if agent}) > 1
 
     @property
     def is_large(self) -> bool:
-        """Whether there are too many workers to draw each."""
+        """True if there are too many workers to draw each."""
         return len(self.agents) > FEW
 
     def host_of(self, rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Hardware: whether the share of shards matches the speed."""
+"""Worker speeds: whether the share of shards matches the speed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,37 @@ from holdfast.record import breakdown
 from holdfast.record.run_record import Event
 from holdfast.record.units import MISSING, count, digits, percent
 from holdfast.record.views.run_at import WORKER_STEPS
-from holdfast.views.dashboard.fleet import FEW
-from holdfast.views.dashboard.markup import PHONE_LACKS, Column, Panel, empty, head, table, text
+from holdfast.views.dashboard.markup import (
+    PHONE_LACKS,
+    Panel,
+    TableColumn,
+    empty,
+    head,
+    table,
+    text,
+)
+from holdfast.views.dashboard.run_workers import FEW
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Hardware"
 _LONGEST: Final = 80
-"""Of the longest bar, percent of its space: a tick may be right of it."""
+"""Length of the longest bar, percent of its space: a tick may be right of it."""
 _COMPUTE: Final = ("forward", "backward", "collect")
-_SCORED: Final = (Column("Score", f"num {PHONE_LACKS}"), Column("TFLOPS", "num"))
-_MOVED: Final = (Column("GB/s", f"num {PHONE_LACKS}"),)
+_SCORED: Final = (TableColumn("Score", f"num {PHONE_LACKS}"), TableColumn("TFLOPS", "num"))
+_MOVED: Final = (TableColumn("GB/s", f"num {PHONE_LACKS}"),)
 _RATED: Final = (
-    Column("samples/s", "num"),
-    Column("Shards", f"num {PHONE_LACKS}"),
-    Column("Share of speed", "share"),
+    TableColumn("samples/s", "num"),
+    TableColumn("Shards", f"num {PHONE_LACKS}"),
+    TableColumn("Share of speed", "share"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What a worker computes on, as far as it is known.
+class ComputeDevice:
+    """Device of a worker, as far as it is known.
 
     Attributes:
-        name: What its maker calls it.
+        name: Name by its maker.
         tflops: In matrix products.
         bytes_per_s: In a copy within its memory.
     """
@@ -43,14 +51,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """How fast a worker is.
+class WorkerSpeed:
+    """Speed of a worker.
 
     Attributes:
-        rank: Which.
+        rank: Its rank.
         shards: In a step.
         rate: Samples per second while it computes.
-        share, share_of_shards: Of all workers.
+        share, share_of_shards: Parts of those of all workers.
     """
 
     rank: int
@@ -72,12 +80,12 @@ def panel(view: View) -> Panel:
         worst = sorted(speeds, key=lambda each: -abs(each.share - each.share_of_shards))[:FEW]
         shown = sorted(worst, key=lambda each: each.rank)
     known = devices_by_rank(view)
-    devices = [known.get(each.rank, Device()) for each in shown]
+    devices = [known.get(each.rank, ComputeDevice()) for each in shown]
     best = max((each.tflops or 0.0 for each in known.values()), default=0.0)
     largest = max(max(each.share, each.share_of_shards) for each in shown) or 1.0
     is_scored = best > 0
     is_moved = any(each.bytes_per_s for each in devices)
-    columns = (Column("Worker"), *_SCORED * is_scored, *_MOVED * is_moved, *_RATED)
+    columns = (TableColumn("Worker"), *_SCORED * is_scored, *_MOVED * is_moved, *_RATED)
     rows = []
     for each, device in zip(shown, devices, strict=True):
         color = view.fleet.color(each.rank)
@@ -105,13 +113,13 @@ def _score(tflops: float | None, best: float) -> str:
     return MISSING if tflops is None or not best else f"{tflops / best:.2f}"
 
 
-def _name(view: View, rank: int, device: Device, color: str) -> str:
+def _name(view: View, rank: int, device: ComputeDevice, color: str) -> str:
     more = " · ".join(each for each in (view.fleet.host_of(rank), device.name) if each)
     small = f'<small title="{text(more)}">{text(more)}</small>' if more else ""
     return f'<span class="name" style="--c:{color}"><span><b>rank {rank}</b>{small}</span></span>'
 
 
-def _meter(speed: Speed, largest: float, color: str) -> str:
+def _meter(speed: WorkerSpeed, largest: float, color: str) -> str:
     """A share of all speed as a bar, and the share of all shards as a tick in it."""
     width, left = (_LONGEST * each / largest for each in (speed.share, speed.share_of_shards))
     return (
@@ -120,7 +128,7 @@ def _meter(speed: Speed, largest: float, color: str) -> str:
     )
 
 
-def speeds_of(view: View) -> list[Speed]:
+def speeds_of(view: View) -> list[WorkerSpeed]:
     """The speed of each worker."""
     rows = view.worker_times
     samples = max(view.record.steps.columns["samples"][-WORKER_STEPS:], default=0)
@@ -132,7 +140,7 @@ def speeds_of(view: View) -> list[Speed]:
         rates.append(samples * row["shards"] / total / spent if spent else 0.0)
     whole = sum(rates) or 1.0
     return [
-        Speed(
+        WorkerSpeed(
             rank=int(row["rank"]),
             shards=own,
             rate=rate,
@@ -144,14 +152,14 @@ def speeds_of(view: View) -> list[Speed]:
 
 
 def imbalance(view: View) -> float | None:
-    """How much of their time workers wait for the slowest one."""
+    """Share of their time that workers wait for the slowest one."""
     return breakdown.imbalance([breakdown.busy_s(row) for row in view.worker_times])
 
 
-def devices_by_rank(view: View) -> dict[int, Device]:
+def devices_by_rank(view: View) -> dict[int, ComputeDevice]:
     """The device of each rank, as far as its host has measured it, or names it in its samples."""
     fleet = view.fleet
-    found = dict[int, Device]()
+    found = dict[int, ComputeDevice]()
     profiled = {
         str(event.get("host", "")): event
         for event in view.record.events
@@ -165,19 +173,19 @@ def devices_by_rank(view: View) -> dict[int, Device]:
     return found
 
 
-def _measured(event: Event) -> list[Device]:
+def _measured(event: Event) -> list[ComputeDevice]:
     names = event.get("devices")
     scores = event.get("scores")
     if not isinstance(names, str) or not isinstance(scores, list):
         return []
     rates: Sequence[Any] = event.get("bytes_per_s") or [None] * len(scores)
     return [
-        Device(name=name, tflops=float(score), bytes_per_s=rate)
+        ComputeDevice(name=name, tflops=float(score), bytes_per_s=rate)
         for name, score, rate in zip(names.split(", "), scores, rates, strict=False)
     ]
 
 
-def _named(view: View, agent: str) -> list[Device]:
+def _named(view: View, agent: str) -> list[ComputeDevice]:
     measured = view.record.system.get(agent)
     gpus: Sequence[Mapping[str, Any]] = measured[-1].get("gpus", ()) if measured else ()
-    return [Device(name=str(each.get("name", ""))) for each in gpus]
+    return [ComputeDevice(name=str(each.get("name", ""))) for each in gpus]

@@ -17,12 +17,12 @@ from holdfast.job.settings import BackupSettings
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.record.sink import Ending, Sink
-from holdfast.sinks.backup.progress import Progress
+from holdfast.sinks.backup.uploader import BackupProgress
 from holdfast.sinks.transfers import TransferView
 from holdfast.wire.rpc import RunStateMessage
 
 STALL_S: Final = 60.0
-"""How long the end of a run waits for a backup that makes no progress."""
+"""Most time that the end of a run waits for a backup without progress."""
 RESTART_S: Final = 30.0
 """The pause before a process that has exited is started again."""
 LOWEST_PRIORITY: Final = 19
@@ -38,7 +38,7 @@ def sinks_of_backup(
     tell: Callable[[str], None],
     is_aborted: Callable[[], bool],
 ) -> tuple[Sink, ...]:
-    """What copies a run to a second store, if the job wants that.
+    """Sinks that copy a run to a second store, if the job wants that.
 
     Args:
         job: The job.
@@ -63,7 +63,7 @@ class BackupSink(Sink):
         settings: The backup that the job wants.
         run_dir: The run's directory.
         tell: Called with a line for people.
-        is_aborted: See `sinks_of_backup`.
+        is_aborted: Function of `sinks_of_backup`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BackupSink(Sink):
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._partial = b""
-        self._progress = Progress()
+        self._progress = BackupProgress()
 
     def on_progress(self, _: RunStateMessage) -> None:
         """Start with the run. The process logs what happens, so it is only kept alive here."""
@@ -135,7 +135,7 @@ class BackupSink(Sink):
 
     def _start(self) -> None:
         self._started_at = time.monotonic()
-        words = [sys.executable, "-m", "holdfast.sinks.backup.process"]
+        words = [sys.executable, "-m", "holdfast.sinks.backup.copy_process"]
         with suppress(OSError), (self._run_dir / "logs" / LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, str(self._run_dir), str(os.getpid())],
@@ -145,11 +145,11 @@ class BackupSink(Sink):
             )
             os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
 
-    def _read(self, timeout_s: float) -> list[Progress]:
-        """What the process has reported since the last call."""
+    def _read(self, timeout_s: float) -> list[BackupProgress]:
+        """Reports of the process since the last call."""
         assert self._process is not None
         assert self._process.stdout is not None
-        found = list[Progress]()
+        found = list[BackupProgress]()
         news = select.poll()
         news.register(self._process.stdout, select.POLLIN)
         while news.poll(1000 * timeout_s):
@@ -157,7 +157,7 @@ class BackupSink(Sink):
             if not data:
                 break
             *whole, self._partial = (self._partial + data).split(b"\n")
-            found += [Progress.of(line) for line in whole]
+            found += [BackupProgress.of(line) for line in whole]
             timeout_s = 0
         return found
 

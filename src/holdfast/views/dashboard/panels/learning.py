@@ -1,4 +1,4 @@
-"""Accuracy: the results of evaluations, and how well the newest samples are known."""
+"""Learning: the training loss, and the results of evaluations, as those of the compared run."""
 
 from __future__ import annotations
 
@@ -8,22 +8,52 @@ from typing import Final
 import numpy as np
 
 from holdfast.record.run_record import RunRecord
-from holdfast.record.views.metric import Metric, metric_of
-from holdfast.views.dashboard.charts import Chart
+from holdfast.record.units import digits
+from holdfast.record.views.metric import ShownMetric, metric_of
+from holdfast.record.views.pace import mean_loss
+from holdfast.views.dashboard.charts import POINTS, Chart
 from holdfast.views.dashboard.markup import Panel, empty, head, key, text
 from holdfast.views.dashboard.theme import faded
 from holdfast.views.dashboard.view import Axis, View, positions
 
-TITLE: Final = "Accuracy"
+LOSS_TITLE: Final = "Training loss"
+ACCURACY_TITLE: Final = "Accuracy"
 TRAINING_POINTS: Final = 120
-"""Of the curve of the training: each is the mean of several steps, as one batch says little."""
+"""Points of the training's curve: each is the mean of several steps, as one batch says little."""
 
 
-def panel(view: View) -> Panel:
+def loss(view: View) -> Panel:
+    """The loss of each step: the mean as a line, the least and the greatest as a band."""
+    if not view.has_steps:
+        return empty(LOSS_TITLE, "The curve begins with step 1.")
+    curve = view.record.steps.series("loss", POINTS, view.first_row, view.drawn_rows)
+    at = view.x(curve.at)
+    color = view.colors.kelp_fill
+    chart = Chart(view, left=34)
+    hidden = {"color": "rgba(0,0,0,0)", "width": 0}
+    chart.add(at, curve.low, mode="lines", line=hidden, hoverinfo="skip")
+    chart.add(
+        at, curve.high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
+        fillcolor=faded(color, 0.22),
+    )  # fmt: skip
+    chart.line(at, curve.mean, color, "loss")
+    keys = key("--kelp-fill", "this run", digits(mean_loss(view.record)))
+    if view.compared is not None and len(view.compared.steps):
+        other = view.compared.steps.series("loss", POINTS)
+        start = view.compared.started_at or other.at[0]
+        name = view.compared.path.name
+        along = positions(view.compared, start, view.axis, other.at)
+        chart.dashed(along, other.mean, name)
+        keys += key("--cmp", text(name), digits(mean_loss(view.compared)), "dash")
+    chart.add_marks()
+    return Panel(head=head(LOSS_TITLE, keys=keys), figure=chart.figure())
+
+
+def accuracy(view: View) -> Panel:
     """The result of each evaluation, with a point for each."""
     metric = metric_of(view.record)
     if metric is None:
-        return empty(TITLE, "No evaluation yet. The first one begins the curve.")
+        return empty(ACCURACY_TITLE, "No evaluation yet. The first one begins the curve.")
     chart = Chart(view)
     color = view.colors.kelp_fill
     scale = 100 if metric.is_share else 1
@@ -46,7 +76,7 @@ def panel(view: View) -> Panel:
     return Panel(head=head(text(metric.title), keys=keys), figure=chart.figure())
 
 
-def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
+def _add_training(chart: Chart, metric: ShownMetric, scale: float) -> None:
     """Draw the accuracy that the task logs in each step, with its newest value at its end."""
     view = chart.view
     curve = view.record.steps.series(metric.name, TRAINING_POINTS)
@@ -62,12 +92,12 @@ def _add_training(chart: Chart, metric: Metric, scale: float) -> None:
     )  # fmt: skip
 
 
-def _scaled(metric: Metric, scale: float) -> list[float]:
+def _scaled(metric: ShownMetric, scale: float) -> list[float]:
     return [scale * value for value in metric.values]
 
 
-def _along(record: RunRecord, start: float, axis: Axis, metric: Metric) -> list[float]:
-    """Where the evaluations are on the horizontal axis: each after its step."""
+def _along(record: RunRecord, start: float, axis: Axis, metric: ShownMetric) -> list[float]:
+    """Places of the evaluations on the horizontal axis: each after its step."""
     if axis == "step":
         return [float(step) for step in metric.steps]
     steps = record.steps

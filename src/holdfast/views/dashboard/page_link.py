@@ -1,4 +1,4 @@
-"""Link: what the address of the page says of what it shows, so that a link and a reload keep it."""
+"""PageLink: what the address of the page says of its content; a link and a reload keep that."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, Self
 from holdfast.views.dashboard.view import Axis
 
 AXES: Final[Mapping[str, Axis]] = {"Time": "time", "Step": "step"}
-"""What the horizontal axis is, by its word."""
+"""Horizontal axes by their words."""
 SPANS: Final[Mapping[str, float | None]] = {"All": None, "10 min": 600.0, "1 min": 60.0}
-"""Of how many of the last seconds the charts are, by their word."""
+"""Spans of the charts, the last seconds, by their words."""
 _SPAN_NAMES: Final = {"All": "all", "10 min": "10min", "1 min": "1min"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What a visitor has chosen to see.
+class PageLink:
+    """Choice of a visitor, as the address of the page has it.
 
     Attributes:
         run: The run's name.
@@ -30,11 +30,11 @@ class Link:
 
     @classmethod
     def parse(cls, query: Mapping[str, str], names: Sequence[str]) -> Self:
-        """What an address says; where that is unknown, what is shown by default.
+        """Read the query of an address; unknown words mean the default.
 
         Args:
-            query: Of the address.
-            names: Of the runs that there are, the one that is shown by default first.
+            query: Query of the address.
+            names: Names of the runs that there are, the one that is shown by default first.
         """
         axes: dict[str, str] = {value: word for word, value in AXES.items()}
         spans = {value: word for word, value in _SPAN_NAMES.items()}
