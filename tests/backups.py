@@ -58,5 +58,5 @@ class FakeRun:
 
         tell = told or self.told.append
         settings = self.job.backup
-        uploader = Uploader(self.path, self.job, settings, objects, self.log, tell, await_end)
+        uploader = Uploader(self.path, self.job.code_reference, settings, objects, self.log, tell, await_end)
         return uploader.run()

@@ -145,10 +145,10 @@ def sinks_of(
         terminal,
         RunFiles(path),
         LossCurve(path),
-        Notifier(job, os.environ, path, tell),
+        Notifier(job.name, job.notify, os.environ, path, tell),
         callback,
         Trackers(job, os.environ, path, tell),
-        *sinks_of_backup(job, path, os.environ, tell, lambda: controls.abort),
+        *sinks_of_backup(job.backup, path, os.environ, tell, lambda: controls.abort),
     )
 
 

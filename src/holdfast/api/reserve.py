@@ -133,7 +133,7 @@ def ask_of(job: TrainRequest | ScriptJob) -> Ask:
 
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
     resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
-    workers = -(-job.workers // job.hosts)
+    workers = job.workers_per_host
     return Ask(agents=job.hosts, workers=workers, resources=resources)
 
 

@@ -183,7 +183,8 @@ def run_job(
         )
         if request.weighs_shards and begun is None:
             job, options = held.enter_context(resolved_shards(job, options, placement))
-        conclude = partial(result_of, job=job, path=path)
+        data = None if job.data is None else job.data.name
+        conclude = partial(result_of, data=data, path=path)
         return attend(
             job,
             path,

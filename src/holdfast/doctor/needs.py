@@ -56,7 +56,7 @@ class Needs:
         job = request.resolved()
         if job.port:
             ports = {**ports, job.port: "the rendezvous of sync=ddp (port)"}
-        workers = -(-job.workers // job.hosts)
+        workers = job.workers_per_host
         return cls(job=job, workers=workers, run_dir=run_dir, ports=ports)
 
     @property

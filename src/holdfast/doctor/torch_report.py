@@ -14,8 +14,6 @@ from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.doctor.needs import Needs
-from holdfast.job import load
-from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import worker_environment
 from holdfast.tasks import reference
 
@@ -83,13 +81,13 @@ class TorchReport(_Part):
         return UNKNOWN_BYTES if self.size is None else self.size.replica_bytes
 
 
-def probe(job: TrainJob) -> TorchReport | Finding:
-    """Have a process with torch look at a job; a finding if it has failed."""
+def probe(job: str) -> TorchReport | Finding:
+    """Have a process with torch look at a job, as YAML; a finding if it has failed."""
     remedy = "see the output above; install torch again, for this processor and driver"
     try:
         done = subprocess.run(
             [sys.executable, "-m", "holdfast.doctor.torch_probe", "--parent", str(os.getpid())],
-            input=load.dump(job),
+            input=job,
             stdout=subprocess.PIPE,
             text=True,
             timeout=TIMEOUT_S,
@@ -108,7 +106,7 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
     job = needs.job
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
     yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")
-    yield _gpus(report, job, needs.workers)
+    yield _gpus(report, needs)
     if not needs.is_first and job.task not in reference.BUILTIN:
         yield ok("task and data", f"the run brings the code of {job.task}")
     elif report.problem:
@@ -120,7 +118,9 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
         yield ok("task and data", f"{replica} of weights and optimizer state for each worker")
 
 
-def _gpus(report: TorchReport, job: TrainJob, workers: int) -> Finding:
+def _gpus(report: TorchReport, needs: Needs) -> Finding:
+    job = needs.job
+    workers = needs.workers
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if not report.gpus:
         if job.device == "cuda" or job.resources.gpus:

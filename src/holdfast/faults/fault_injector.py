@@ -76,7 +76,11 @@ class FaultInjector:
     """
 
     def __init__(self, plan: FaultPlan, job: Job) -> None:
-        plan.check(job)
+        plan.check(
+            workers=job.workers,
+            counts_steps=job.records_progress,
+            has_process_groups=job.has_process_groups,
+        )
         self._plan = plan
         self._workers = job.workers
         self._counts_steps = job.records_progress

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -346,6 +347,17 @@ class TrainJob(TrainRequest):
     def num_leaves(self) -> int:
         """Leaves of the reduction tree: a shard each, or a worker each where shards are merged."""
         return self.workers if self.merges_shards else self.shards
+
+    @property
+    def code_reference(self) -> str:
+        """Reference to the code that workers import: `package.module:name` and so on."""
+        return self.task
+
+    @property
+    def code_file(self) -> Path | None:
+        """File with the task; None if it is built in, or in a module."""
+        place = self.task.rpartition(":")[0]
+        return Path(place) if place.endswith(".py") else None
 
     @property
     def library_variables(self) -> dict[str, str]:

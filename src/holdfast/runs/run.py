@@ -108,9 +108,10 @@ def _run(
     if placement.profile is not None:
         profile = placement.profile.for_run()
         replace_synced(directory.path / PROFILE, profile.encode())
-    code_version.keep(directory.path, code_version.find(directory.job))
+    code_version.keep(directory.path, code_version.find(directory.job.code_file))
     if placement.endpoint is not None:
-        replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
+        packed = code_of_job.pack(directory.job.code_reference, directory.path)
+        replace_synced(directory.path / ARCHIVE, packed)
     what = "after this step" if directory.job.records_progress else "the script"
     with EventLog(directory.path / EVENTS) as log, stopped_by_signals(options.controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())
@@ -137,7 +138,7 @@ def _supervisor(
     log: EventLog,
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
-    exits = ProcessExits(directory.job, log)
+    exits = ProcessExits(directory.job.restarts, log)
     attempt = secrets.token_hex(4)
     with ExitStack() as owned:
         if placement.engine and placement.endpoint:
@@ -179,7 +180,7 @@ def _starter(
     """Starts agents on this host."""
     interface = None
     if placement.endpoint is not None:
-        interface = placement.endpoint.own_interface(directory.path, directory.job)
+        interface = placement.endpoint.own_interface(directory.path, directory.job.network)
     return LocalHosts(
         directory, attempt, log, exits, options.forks, options.code, interface, placement.shares
     )

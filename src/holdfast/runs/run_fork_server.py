@@ -33,7 +33,9 @@ def fork_server(
         code: The job's task, if it comes by value.
         run_dir: A run directory, which may hold sources that came from another host.
     """
-    needed = reference.of_job(job)
+    needed = []  # a script must run in the workers only
+    if isinstance(job, TrainJob):
+        needed = reference.imported_by(job.task, job.model)
     named = _named(job, code)
     if run_dir is not None:
         needed = [located(each, run_dir) for each in needed]

@@ -77,7 +77,7 @@ def plan_of(
         raise JobError(
             f"namespace {space!r} is not a name of Kubernetes: use at most 40 of a-z, 0-9 and -"
         )
-    workers = -(-job.workers // job.hosts)
+    workers = job.workers_per_host
     credentials = [name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())]
     if job.backup is not None:
         credentials += job.backup.credentials

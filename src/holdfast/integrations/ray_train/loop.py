@@ -79,7 +79,7 @@ def train_loop(
     return _Loop(
         request=request,
         workers=request.workers if given else None,
-        packed=code.pack(request.resolved(), None),
+        packed=code.pack(request.resolved().code_reference, None),
         key=secrets.token_hex(4),
     )
 

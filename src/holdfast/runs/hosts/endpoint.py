@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
 from holdfast.rundir.run_directory import SECRETS, TOKEN
 from holdfast.wire.tls import HostCredentials, Role
 
@@ -61,12 +60,12 @@ class Endpoint:
                     "another --port or --address, or end what has the port"
                 ) from None
 
-    def own_interface(self, run_dir: Path, job: Job) -> Interface:
+    def own_interface(self, run_dir: Path, network: str) -> Interface:
         """The interface of the coordinator's own host, whose agent needs no certificate."""
         from holdfast.coordinator.authority import Authority
 
         authority = Authority.load(run_dir / SECRETS)
-        data = authority.issue("first", Role.DATA) if job.network == "tls" else None
+        data = authority.issue("first", Role.DATA) if network == "tls" else None
         return Interface(address=self.address, credentials=HostCredentials(data=data))
 
 

@@ -37,7 +37,7 @@ def claimed_shares(
         EngineError: It does not have it now.
         Interrupted: The wait was ended.
     """
-    needs = job.resources.needs(-(-job.workers // job.hosts), job.threads_per_worker)
+    needs = job.resources.needs(job.workers_per_host, job.threads_per_worker)
     lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
     if any(each.is_final for each in lacking):
         raise JobError(

@@ -31,7 +31,6 @@ from holdfast.core.placement.shares import Share
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
-from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
@@ -231,7 +230,7 @@ class _Host:
                 self._claim.enter_context(self._serving(directory.path, say))
                 self._serving = None
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
-            shares = self._claimed_shares(directory.job, sent.run, stop)
+            shares = self._claimed_shares(directory, sent.run, stop)
             if self._sent is None:
                 self._sent = positions_of(directory.path)
             if sent.checkpoint is not None:
@@ -242,7 +241,7 @@ class _Host:
                 self._collector = Collector(directory.path, self._control, agent)
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks = self._fork_server(directory)
-            exits = ProcessExits(directory.job, log)
+            exits = ProcessExits(directory.job.restarts, log)
             attempt = joined.message.attempt
             interface = self._interface(directory, joined)
             hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface, shares)
@@ -259,7 +258,9 @@ class _Host:
                 self.failure = host.failure
         return state is HostState.LEFT
 
-    def _claimed_shares(self, job: Job, run: str, stop: list[bool]) -> tuple[Share, ...]:
+    def _claimed_shares(
+        self, directory: RunDirectory, run: str, stop: list[bool]
+    ) -> tuple[Share, ...]:
         """What the workers of this host may use, claimed until `close`.
 
         Raises:
@@ -267,6 +268,7 @@ class _Host:
         """
         if self._shares is None:
             wait = partial(_wait_for_claim, stop) if self._is_placed else None
+            job = directory.job
             claim = claimed_shares(job, run, wait, is_exclusive=job.resources.is_given)
             self._shares = self._claim.enter_context(claim)
         return self._shares
@@ -303,8 +305,7 @@ class _Host:
         """
         if Path(message.run).name != message.run:
             raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
-        job = load.of_text(message.job, "of the coordinator")
-        directory = self._directory_of(message, job, say, stop)
+        directory = self._directory_of(message, say, stop)
         self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
@@ -318,9 +319,8 @@ class _Host:
             ) from None
         return directory
 
-    def _directory_of(
-        self, message: JobMessage, job: Job, say: Say, stop: list[bool]
-    ) -> RunDirectory:
+    def _directory_of(self, message: JobMessage, say: Say, stop: list[bool]) -> RunDirectory:
+        job = load.of_text(message.job, "of the coordinator")
         path = self._run_dir
         if path is None and self._is_placed:
             return placed_directory(message.run, job, message.run_id)
