@@ -113,7 +113,7 @@ def show(folder: Path, goes_on: Callable[[], bool]) -> None:
     """Copy what is printed for a run to this command's own streams.
 
     Args:
-        folder: Of the run, in the registry.
+        folder: Folder of the run, in the registry.
         goes_on: Says whether more may come.
     """
     files = [(folder / ERRORS, sys.stderr), (folder / OUTPUT, sys.stdout)]

@@ -122,7 +122,7 @@ def count_hosts(on: str) -> int:
 
 
 def ask_of(job: TrainRequest | ScriptJob) -> Ask:
-    """What a job asks of an engine.
+    """Request of a job to an engine.
 
     Raises:
         JobError: It leaves its number of workers to a measurement of this host.

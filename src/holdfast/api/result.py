@@ -32,7 +32,7 @@ class Result:
         samples_per_s: Samples per second in this attempt, without start-up.
         seconds: Seconds per phase in this attempt, the mean over the workers: `data`, `forward`,
             `backward`, `collect`, `reduce`, `wait` (for other workers) and so on.
-        bottleneck: What limited the run in its last steps, in words; None if it was too short.
+        bottleneck: Limit of the run in its last steps, in words; None if it was too short.
         exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
             if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.

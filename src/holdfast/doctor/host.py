@@ -22,8 +22,8 @@ def examine(
     """Check this host; findings are given as they are found, and what they are of among them.
 
     Args:
-        needs: What the job asks of the host.
-        address: Where other hosts reach it; empty for that of the default route.
+        needs: Needs of the job on the host.
+        address: Address at which other hosts reach it; empty for that of the default route.
         forks: A fork server for the trial run.
 
     Raises:

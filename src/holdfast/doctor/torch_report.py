@@ -36,11 +36,11 @@ class Gpu(_Part):
 
 
 class ModelSize(_Part):
-    """How much memory a run on one host has for its model.
+    """Memory that a run on one host has for its model.
 
     Attributes:
-        replica_bytes: Of weights, buffers and optimizer state, for each worker.
-        shared_bytes: Of all gradients.
+        replica_bytes: Bytes of weights, buffers and optimizer state, for each worker.
+        shared_bytes: Bytes of all gradients.
     """
 
     replica_bytes: int
@@ -48,14 +48,14 @@ class ModelSize(_Part):
 
 
 class TorchReport(_Part):
-    """What a process with torch has found.
+    """Findings of a process with torch.
 
     Attributes:
         torch, cuda, nccl: Versions; empty where there is none.
-        gpus: Those that torch uses.
-        numerics: What decides the bits of the job; see `worker.checks.numerics`.
+        gpus: GPUs that torch uses.
+        numerics: Values that decide the bits of the job; see `worker.checks.numerics`.
         kernels: Digests of what this processor computes.
-        size: Of the job's model, if it is known.
+        size: Size of the job's model, if it is known.
         problem: Why the job's task cannot be made, if so.
     """
 
@@ -102,7 +102,7 @@ def probe(job: str) -> TorchReport | Finding:
 
 
 def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
-    """What a report means for what a job needs of this host."""
+    """Findings from a report, for what a job needs of this host."""
     job = needs.job
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
     yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")

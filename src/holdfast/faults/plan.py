@@ -84,7 +84,7 @@ class Fault(Spec):
 
     @property
     def has_time(self) -> bool:
-        """Whether it says when it is injected."""
+        """True if it says when it is injected."""
         return self.step is not None or self.after_s is not None
 
 

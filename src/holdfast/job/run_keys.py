@@ -29,7 +29,7 @@ def _are_variables(names: object) -> object:
 
 
 class RunKeys(Spec):
-    """How the workers of a run are started, watched and restarted."""
+    """Keys for how the workers of a run are started, watched and restarted."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Name of the job; its run directories start with it."""

@@ -34,7 +34,7 @@ class Script(Spec):
 
 
 class ScriptJob(RunKeys):
-    """What `holdfast run` runs: a script, restarted on all workers when one of them fails.
+    """Job of `holdfast run`: a script, restarted on all workers when one of them fails.
 
     The script saves and loads its own checkpoints. Its steps are not known to holdfast.
     """
@@ -65,11 +65,11 @@ class ScriptJob(RunKeys):
 
     @property
     def library_variables(self) -> dict[str, str]:
-        """See `TrainJob.library_variables`."""
+        """Counterpart of `TrainJob.library_variables`."""
         return self.env
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
-        """See `run_keys.changed_key`."""
+        """First key that gives other weights; see `run_keys.changed_key`."""
         return changed_key(before, self.weights_config())
 
     def weights_config(self) -> dict[str, Any]:

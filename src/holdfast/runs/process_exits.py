@@ -16,7 +16,7 @@ class ProcessExits:
     """Logs the exits of one run's agents, coordinators and fork servers, and counts them.
 
     Args:
-        limits: How many are tolerated.
+        limits: Limits within which they are tolerated.
         log: The run's log of events.
     """
 

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """How the processes of a run are started and ended. None of it can change the result.
+    """Options to start and end the processes of a run. None of them can change the result.
 
     Attributes:
         forks: A fork server to use as long as it lives, or one that is being started for this run
             alone; by default one is started.
         code: The job's task, if it comes by value; see `tasks.by_value`.
-        controls: How to end the run.
+        controls: Requests to end the run.
     """
 
     forks: ForkServer | Spawned | None = None
@@ -67,7 +67,7 @@ def run(
 
     Args:
         directory: The run's directory, held by this process.
-        options: How its processes are started and ended.
+        options: Options to start and end its processes.
         sinks: Receive the run's progress; the caller closes them.
         placement: The hosts of the run.
 

@@ -85,7 +85,7 @@ class RunForkServer:
             self.current = self._start(given if isinstance(given, Spawned) else None)
 
     def is_ready(self) -> bool:
-        """Whether it can fork; does not wait.
+        """True if it can fork; does not wait.
 
         Raises:
             HoldfastError: It takes too long to start.
@@ -95,7 +95,7 @@ class RunForkServer:
         return ready
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Whether it has ended, or does so within this time."""
+        """True if it has ended, or does so within this time."""
         self._oom_kills.look()
         kill_if_stopped(self.current.process)
         return self.current.process.await_end(timeout_s)

@@ -93,7 +93,7 @@ class _Hosts:
     Attributes:
         request: The job.
         words: Its name, and the overrides that the user has given.
-        run_dir: That the run would have.
+        run_dir: Directory that the run would have.
         show: Shows a finding.
     """
 

@@ -115,7 +115,7 @@ def serve(
             the host will be taken away. Its run directory is one of its user's that no other agent
             uses.
         spawned: The process of a fork server, if it has been started.
-        profile: What this host reaches; None for what the run was given, or measures.
+        profile: Speeds of this host; None for what the run was given, or measures.
         serving: Serves the metrics of this host; None: nothing does.
 
     Raises:
@@ -170,19 +170,19 @@ def _route_to(coordinator: str) -> str:
 
 
 class _Host:
-    """What this host keeps while its agents come and go.
+    """State that this host keeps while its agents come and go.
 
     Args:
         coordinator: Its address and port.
-        address: Of the interface on which workers accept other hosts.
+        address: Address of the interface on which workers accept other hosts.
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
-        profile: What this host reaches, if that was given.
+        profile: Speeds of this host, if that was given.
         serving: See `serve`.
-        is_placed: Whether an engine has started this.
+        is_placed: True if an engine has started this.
 
     Attributes:
-        was_stopped: Whether the run was stopped while the newest agent worked for it.
+        was_stopped: True if the run was stopped while the newest agent worked for it.
         failure: Why it has failed then; empty if it has not.
     """
 
@@ -261,7 +261,7 @@ class _Host:
     def _claimed_shares(
         self, directory: RunDirectory, run: str, stop: list[bool]
     ) -> tuple[Share, ...]:
-        """What the workers of this host may use, claimed until `close`.
+        """Shares for the workers of this host, claimed until `close`.
 
         Raises:
             EngineError: Something of it is not free.
@@ -395,7 +395,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
     """A list that is not empty once a signal has asked for the end.
 
     Args:
-        is_placed: Whether an engine decides that instead: it is given the signal.
+        is_placed: True if an engine decides that instead: it is given the signal.
     """
     requested: list[bool] = []
 
