@@ -31,7 +31,7 @@ class FakeRun:
         with RunDirectory(path, self.job, resume=False):
             pass
         self.log = EventLog(path / "events.jsonl")
-        self.told, self.copy = [], name_of(self.job, path)
+        self.told, self.copy = [], name_of(self.job.name, path)
 
     def save(self, step, *, layout=LAYOUT, best=None, seed=None, seal=UNSEALED):
         """Commit a checkpoint as an agent does, and log it."""
@@ -58,5 +58,7 @@ class FakeRun:
 
         tell = told or self.told.append
         settings = self.job.backup
-        uploader = Uploader(self.path, self.job, settings, objects, self.log, tell, await_end)
+        uploader = Uploader(
+            self.path, self.job.code_reference, settings, objects, self.log, tell, await_end
+        )
         return uploader.run()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.background import show
 from holdfast.cli import main
-from holdfast.cli.background import show
 from holdfast.cli.output import checked_output
 from recorded_run import write_run
 

@@ -323,6 +323,7 @@ def test_shards_times_hardware_and_lost_time(run_dir):
     view = view_of(run_dir)
     figure = shard_plans.panel(view).figure
     assert [list(each.y) for each in figure.data] == [[4, 6, 6], [4, 2, 2]]
+    assert "equal" not in shard_plans.panel(view).head
     said = words(breakdown.panel(view).body)
     assert "rank 0 5.75 shards" in said
     said = words(worker_speeds.panel(view).body)
@@ -332,6 +333,12 @@ def test_shards_times_hardware_and_lost_time(run_dir):
     assert "recovery" in said
     said = words(checkpoints.panel(view).body)
     assert "30 steps" in said
+
+
+def test_shards_say_for_whose_score_they_began_equal(run_dir):
+    missing = {"time_unix_s": 1005.1, "event": "scores-missing", "balance": "hybrid", "ranks": [1]}
+    write(run_dir / "events.jsonl", [*EVENTS, missing])
+    assert "began equal: no reliable score of rank 1" in shard_plans.panel(view_of(run_dir)).head
 
 
 def test_devices_are_shown_where_the_run_measures_them(run_dir):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import JobError
+from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import HARMLESS, WITHOUT_RANK, Fault, FaultPlan, of_file, of_flag
 from holdfast.faults.plan import planned as planned_by
 from holdfast.job import load
@@ -129,7 +130,7 @@ def test_a_fault_that_does_not_fit_the_job_is_refused(flag, keys, message):
     check = load.check_script if "script" in keys else load.check
     job = check(keys, where="test")
     with pytest.raises(JobError, match=message):
-        planned(flag).check(job)
+        FaultInjector(planned(flag), job)
 
 
 @st.composite

@@ -79,7 +79,7 @@ def test_no_other_job_imports_the_library():
         "from holdfast.job.load import load\n"
         "from holdfast.tasks import reference\n"
         "job = load('text').resolved()\n"
-        "for needed in reference.of_job(job): found = reference.load(needed)\n"
+        "for needed in reference.imported_by(job.task, job.model): found = reference.load(needed)\n"
         "found(job).model()\n"
         "print(sys.modules['transformers'])\n"
     )

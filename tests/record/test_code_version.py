@@ -28,37 +28,37 @@ def task(tmp_path, monkeypatch):
     return folder / "task.py"
 
 
-def job_of(task):
-    return load.check({"task": f"{task}:main"}, where="test")
+def file_of(task):
+    return load.check({"task": f"{task}:main"}, where="test").code_file
 
 
 def test_without_a_repository_only_the_file_is_known(task):
-    found = code_version.find(job_of(task))
+    found = code_version.find(file_of(task))
     assert (found.commit, found.is_modified) == (None, False)
     task.write_text("def main(session): pass\n")
-    differ = changes(found, code_version.find(job_of(task)))
+    differ = changes(found, code_version.find(file_of(task)))
     assert differ["before"] == f"a task with SHA-256 {found.task_sha256:.12}"
     assert changes(found, found) == {}
 
 
 def test_without_git_there_is_no_commit(task, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert code_version.find(job_of(task)).commit is None
+    assert code_version.find(file_of(task)).commit is None
 
 
 def test_a_commit_and_whether_files_differ_from_it(task, tmp_path):
     git(task.parent, "init", "--quiet")
-    assert code_version.find(job_of(task)).commit is None  # there is none yet
+    assert code_version.find(file_of(task)).commit is None  # there is none yet
     git(task.parent, "add", ".")
     git(task.parent, "commit", "--quiet", "-m", "one")
     git(task.parent, "tag", "-am", "not shown", "v1")
     commit = git(task.parent, "rev-parse", "HEAD")
-    first = code_version.find(job_of(task))
+    first = code_version.find(file_of(task))
     assert (first.commit, first.is_modified) == (commit, False)
     (task.parent / "notes.txt").write_text("no file of the repository")
-    assert code_version.find(job_of(task)) == first
+    assert code_version.find(file_of(task)) == first
     task.write_text("def main(session): pass\n")
-    second = code_version.find(job_of(task))
+    second = code_version.find(file_of(task))
     assert changes(first, second) == {
         "before": f"commit {commit:.12}",
         "now": f"commit {commit:.12} with changes",
@@ -82,4 +82,4 @@ def test_a_job_without_code_of_its_own_has_the_commit_of_the_working_directory(
     monkeypatch.chdir(tmp_path)
     script = load.check_script({"script": {"module": "timeit"}}, where="test")
     for job in (load.load("digits").resolved(), script):
-        assert code_version.find(job) == UNKNOWN
+        assert code_version.find(job.code_file) == UNKNOWN

@@ -27,17 +27,12 @@ def plans(run_dir):
     return [event["shards_per_worker"] for event in events_of(run_dir, "plan-changed")]
 
 
+def profile_of(*devices):
+    return profile_file.parse(json.dumps({"hosts": {"*": {"devices": devices}}}), "test")
+
+
 def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, tmp_path):
-    scores = profile_file.parse(
-        json.dumps(
-            {
-                "hosts": {
-                    "*": {"devices": [{"name": "fast", "score": 8}, {"name": "slow", "score": 4}]}
-                }
-            }
-        ),
-        "test",
-    )
+    scores = profile_of({"name": "fast", "score": 8}, {"name": "slow", "score": 4})
     even = train(**UNLIKE)
     for balance in ("dynamic", "hybrid"):  # which begins as `proportional`
         options = {} if balance == "dynamic" else {"profile": scores}
@@ -50,6 +45,26 @@ def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, t
     first, *_, (fast, slow) = plans(tmp_path / "hybrid")
     assert first == [8, 4]
     assert fast > slow
+
+
+def test_a_run_begins_with_equal_shares_if_a_score_is_not_known(train, tmp_path):
+    unknown = profile_of({"name": "fast", "score": 8}, {"name": "slow", "score": 0})
+    keys = UNLIKE | {"balance": "proportional", "run_dir": tmp_path / "run"}
+    result = train(**keys, profile=unknown)
+    assert result["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
+    [event] = events_of(tmp_path / "run", "scores-missing")
+    assert (event["balance"], event["ranks"]) == ("proportional", [1])
+    assert plans(tmp_path / "run") == []
+
+
+@pytest.mark.soak
+def test_a_busy_host_trains_with_a_profile_whose_rounds_do_not_agree(train, tmp_path):
+    cpu = {"name": "cpu", "kind": "cpu", "score": 0, "unreliable": {"fp32": 0.0008}}
+    keys = UNLIKE | {"balance": "proportional", "run_dir": tmp_path / "run"}
+    result = train(**keys, profile=profile_of(cpu))
+    assert result["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
+    is_busy = bool(events_of(tmp_path / "run", "host-not-profiled"))
+    assert len(events_of(tmp_path / "run", "scores-missing")) == is_busy
 
 
 @pytest.mark.soak

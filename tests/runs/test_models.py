@@ -31,7 +31,8 @@ JOBS = {
 def forks():
     """A fork server that has imported transformers, where that is installed."""
     job = check(JOBS["gpt2"], where="test")
-    with ForkServer(spawn(WORKER), reference.of_job(job)) as server:
+    needed = reference.imported_by(job.task, job.model)
+    with ForkServer(spawn(WORKER), needed) as server:
         yield server
 
 

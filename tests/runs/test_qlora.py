@@ -70,7 +70,8 @@ def keys(model_folder, tmp_path):
 def test_a_killed_worker_changes_no_adapter_and_perplexity_falls(train, tmp_path, keys):
     run_dir, saving = tmp_path / "run", keys(checkpoint={"every_steps": 5})
     job = check({**SMALL, **saving}, where="test")
-    with ForkServer(spawn(WORKER), reference.of_job(job)) as forks:  # it has imported transformers
+    needed = reference.imported_by(job.task, job.model)
+    with ForkServer(spawn(WORKER), needed) as forks:  # it has imported transformers
         alone = train(run_dir=tmp_path / "alone", on=forks, workers=1, **saving)
         watch = killing(run_dir, step=4, rank=1)
         result = train(run_dir=run_dir, on=forks, watch=watch, workers=2, **saving)

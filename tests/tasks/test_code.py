@@ -7,12 +7,7 @@ import zipfile
 import pytest
 
 from holdfast.errors import JobError, ProtocolError
-from holdfast.job import load
 from holdfast.tasks import code, reference
-
-
-def job_of(task):
-    return load.check({"name": "mine", "task": task}, where="test")
 
 
 @pytest.fixture
@@ -33,22 +28,22 @@ def names(packed):
 
 
 def test_the_sources_below_the_folder_of_a_task_are_packed(project, tmp_path):
-    packed = code.pack(job_of(f"{project}/mine.py:main"), tmp_path)
+    packed = code.pack(f"{project}/mine.py:main", tmp_path)
     assert names(packed) == ["mine.py", "inner/deep.py"]
     (project / "mine.py").touch()
-    assert code.pack(job_of(f"{project}/mine.py:main"), tmp_path) == packed, "whatever the clock"
+    assert code.pack(f"{project}/mine.py:main", tmp_path) == packed, "whatever the clock"
 
 
 def test_a_package_is_packed_with_its_name_and_an_installed_one_is_not(
     project, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(project)
-    assert names(code.pack(job_of("inner.deep:main"), tmp_path)) == ["inner/deep.py"]
-    assert names(code.pack(job_of("mine:main"), tmp_path)) == ["mine.py"]
-    assert code.pack(job_of("torch.nn:Linear"), tmp_path) == b""
-    assert code.pack(job_of("classification"), tmp_path) == b""
-    assert code.pack(job_of("json:loads"), tmp_path) == b""
-    assert code.pack(job_of("holdfast_bench.emulate.task:EmulatedTask"), tmp_path) == b""
+    assert names(code.pack("inner.deep:main", tmp_path)) == ["inner/deep.py"]
+    assert names(code.pack("mine:main", tmp_path)) == ["mine.py"]
+    assert code.pack("torch.nn:Linear", tmp_path) == b""
+    assert code.pack("classification", tmp_path) == b""
+    assert code.pack("json:loads", tmp_path) == b""
+    assert code.pack("holdfast_bench.emulate.task:EmulatedTask", tmp_path) == b""
 
 
 @pytest.mark.parametrize("task", ["mine.py:main", "/elsewhere/mine.py:main", "inner.deep:main"])
@@ -59,13 +54,13 @@ def test_a_host_runs_the_code_that_it_has_got(project, tmp_path, monkeypatch, ta
     run_dir.mkdir()
     assert code.located(task, run_dir) == task
     folder = project if task.startswith("/") else None
-    packed = code.pack(job_of(f"{folder}/mine.py:main" if folder else task), run_dir)
+    packed = code.pack(f"{folder}/mine.py:main" if folder else task, run_dir)
     code.unpack(packed, run_dir)
     monkeypatch.chdir(tmp_path)
     (project / "mine.py").unlink()
     found = reference.load(code.located(task, run_dir))
     assert found.__code__.co_filename.startswith(str(run_dir / "code"))
-    assert names(code.pack(job_of(task), run_dir)) == names(packed), "and gives it to others"
+    assert names(code.pack(task, run_dir)) == names(packed), "and gives it to others"
     code.unpack(b"", run_dir)
     assert not (run_dir / "code").exists(), "what an older start has sent is gone"
 
@@ -100,9 +95,9 @@ def test_what_must_not_be_unpacked_is_refused(tmp_path, packed):
 def test_too_much_code_is_refused_with_advice(project, tmp_path, monkeypatch):
     monkeypatch.setattr(code, "MAX_BYTES", 10)
     with pytest.raises(JobError, match="put the task in a folder of its own"):
-        code.pack(job_of(f"{project}/mine.py:main"), tmp_path)
+        code.pack(f"{project}/mine.py:main", tmp_path)
 
 
 def test_code_that_exists_in_one_process_only_is_refused(tmp_path):
     with pytest.raises(JobError, match=r"name it as path/to/file\.py:name"):
-        code.pack(job_of("by value: main"), tmp_path)
+        code.pack("by value: main", tmp_path)

@@ -22,17 +22,29 @@ SECOND_NS = 10**9
 
 
 @pytest.fixture
-def members():
+def balance():
+    return "dynamic"
+
+
+@pytest.fixture
+def scores():
+    return (0.0, 0.0, 0.0)
+
+
+@pytest.fixture
+def members(balance, scores):
     """Three workers with 12 shards that begin generations together."""
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": 12, "workers": 3}
-    job, arena = load.check({**keys, "balance": "dynamic"}, where="test"), Arena.create(3)
+    job, arena = load.check({**keys, "balance": balance}, where="test"), Arena.create(3)
     ends = [pair() for _ in range(3)]
     found = []
     for rank, (near, _) in enumerate(ends):
         group = SharedMemoryGroup(Arena(arena.fd), rank, 10.0, describe)
         link = AgentLink(WorkerStatus(arena, rank), arena, near)
         context, progress = WorkerContext.of(job, group, link, arena), Progress()
-        found.append((Balancing(context, progress, Path("unused"), score=0.0), group, progress))
+        found.append(
+            (Balancing(context, progress, Path("unused"), score=scores[rank]), group, progress)
+        )
     yield found
     for channel in itertools.chain(*ends):
         channel.close()
@@ -89,3 +101,26 @@ def test_a_step_with_fewer_samples_is_not_measured(joined):
     for is_whole in (True, False):
         balancing.observe(times(balancing, 1, 1, 4), is_whole=is_whole)
     assert progress.costs == []
+
+
+@pytest.mark.parametrize("balance", ["proportional", "hybrid"])
+@pytest.mark.parametrize(
+    ("scores", "counts", "unscored"),
+    [((4.0, 4.0, 1.0), (6, 5, 1), ()), ((4.0, 0.0, 1.0), (4, 4, 4), (1,))],
+)
+def test_a_score_that_is_not_known_makes_the_first_shares_equal(joined, counts, unscored):
+    balancing, _, _ = joined
+    assert balancing.plan.counts == counts
+    assert balancing.unscored == unscored
+
+
+@pytest.mark.parametrize("balance", ["hybrid"])
+def test_measured_times_stand_for_missing_scores(members, joined):
+    balancing, _, _ = joined
+    assert balancing.unscored == (0, 1, 2)
+    for _, each, progress in members:
+        progress.costs = [(0, 1.0, 0.0), (1, 1.0, 0.0), (2, 4.0, 0.0)]
+        each.enter(2, (0, 1, 2))
+    begin(members)
+    assert balancing.unscored == ()
+    assert balancing.plan.counts[2] < min(balancing.plan.counts[:2])

@@ -47,7 +47,7 @@ class RunContext:
     @property
     def capacity(self) -> int:
         """Number of workers that one host runs."""
-        return -(-self.job.workers // self.job.hosts)
+        return self.job.workers_per_host
 
     @property
     def where(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from holdfast.agent.run_context import RunContext
 from holdfast.errors import HoldfastError
 from holdfast.hardware import profile_file
 from holdfast.hardware.host import devices_here
-from holdfast.hardware.profile import Device
+from holdfast.hardware.profile import Device, Precision
 from holdfast.job.train_job import SCORED, TrainJob
 from holdfast.linux.supply import supply_here
 from holdfast.rundir.json_lines import EventLog
@@ -31,7 +31,7 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
     job = run.job
     if not isinstance(job, TrainJob) or job.balance not in SCORED:
         return run
-    devices = _given(job, run.directory)
+    devices = _given(job.device, job.precision, run.directory)
     source = "given"
     if not devices:
         try:
@@ -41,7 +41,7 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
             log.event("host-not-profiled", reason=str(error), **run.where)
             return run
     names = ", ".join(each.name for each in devices)
-    if not all(_is_reliable(each, job) for each in devices):
+    if not all(_is_reliable(each, job.precision) for each in devices):
         reason = f"the rounds of {names} in {job.precision} do not agree; the host is busy"
         log.event("host-not-profiled", reason=reason, **run.where)
         return run
@@ -58,15 +58,15 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
     return replace(run, devices=devices, gpus=supply_here(os.environ).gpus)
 
 
-def _given(job: TrainJob, run_dir: Path) -> tuple[Device, ...]:
+def _given(device: str, precision: Precision, run_dir: Path) -> tuple[Device, ...]:
     """The devices of this host in the run's profile; none if it has no such file or host."""
     path = run_dir / PROFILE
     if not path.exists():
         return ()
     host = profile_file.read(path).of(socket.gethostname())
-    devices = () if host is None else host.used_by(job.device)
-    return devices if all(_is_reliable(each, job) for each in devices) else ()
+    devices = () if host is None else host.used_by(device)
+    return devices if all(_is_reliable(each, precision) for each in devices) else ()
 
 
-def _is_reliable(device: Device, job: TrainJob) -> bool:
-    return job.precision not in device.unreliable
+def _is_reliable(device: Device, precision: Precision) -> bool:
+    return precision not in device.unreliable

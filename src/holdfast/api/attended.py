@@ -36,12 +36,12 @@ Sidecar = Callable[[Path], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attendance:
-    """Who watches a run. None of it can change the result.
+    """Watchers of a run. None of it can change the result.
 
     Attributes:
         tee: Ranks whose output is shown.
         on_event: Called in this process with every `Event` of the run.
-        metrics: Where the run's metrics are served; None: nowhere.
+        metrics: Address at which its metrics are served; None: nowhere.
         sidecar: Called with the run's directory once it is this run's; the context that it returns
             is open during the run.
     """
@@ -61,7 +61,7 @@ class RunResult(Protocol):
 
     @property
     def status(self) -> str:
-        """How it ended, in a word."""
+        """Word for how it ended."""
 
     @property
     def run_dir(self) -> Path:
@@ -91,9 +91,9 @@ def attend(
         job: The job.
         path: Directory of the run.
         conclude: Makes the result of the summary that a worker reports.
-        options: How its processes are started and ended.
+        options: Options to start and end its processes.
         placement: The hosts of the run.
-        attendance: Who watches it.
+        attendance: Watchers of the run.
         resume: True if the directory must exist already.
         accept_older: True to resume also if the newest checkpoint is gone.
 
@@ -145,10 +145,10 @@ def sinks_of(
         terminal,
         RunFiles(path),
         LossCurve(path),
-        Notifier(job, os.environ, path, tell),
+        Notifier(job.name, job.notify, os.environ, path, tell),
         callback,
         Trackers(job, os.environ, path, tell),
-        *sinks_of_backup(job, path, os.environ, tell, lambda: controls.abort),
+        *sinks_of_backup(job.backup, path, os.environ, tell, lambda: controls.abort),
     )
 
 

@@ -122,7 +122,7 @@ def count_hosts(on: str) -> int:
 
 
 def ask_of(job: TrainRequest | ScriptJob) -> Ask:
-    """What a job asks of an engine.
+    """Request of a job to an engine.
 
     Raises:
         JobError: It leaves its number of workers to a measurement of this host.
@@ -133,7 +133,7 @@ def ask_of(job: TrainRequest | ScriptJob) -> Ask:
 
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
     resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
-    workers = -(-job.workers // job.hosts)
+    workers = job.workers_per_host
     return Ask(agents=job.hosts, workers=workers, resources=resources)
 
 

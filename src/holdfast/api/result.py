@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.checkpoint.names import checkpoint_name
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.job.train_job import TrainJob
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
 
@@ -33,7 +32,7 @@ class Result:
         samples_per_s: Samples per second in this attempt, without start-up.
         seconds: Seconds per phase in this attempt, the mean over the workers: `data`, `forward`,
             `backward`, `collect`, `reduce`, `wait` (for other workers) and so on.
-        bottleneck: What limited the run in its last steps, in words; None if it was too short.
+        bottleneck: Limit of the run in its last steps, in words; None if it was too short.
         exactness: `bit-exact` if the weights depend on the job only; `order-exact` and the changes,
             if the run was resumed on other hardware or software; or why its numerics are not exact.
         weights_sha256: SHA-256 over all parameters and buffers in name order.
@@ -148,11 +147,17 @@ class Result:
         return facts | metrics
 
 
-def result_of(summary: dict[str, Any], job: TrainJob, path: Path) -> Result:
-    """The result of a run, from the summary that rank 0 reports."""
+def result_of(summary: dict[str, Any], data: str | None, path: Path) -> Result:
+    """Result of a run.
+
+    Args:
+        summary: Values that rank 0 reports.
+        data: Name of the data set; None if the task has its own.
+        path: Directory of the run.
+    """
     return Result(
         status=summary["status"],
-        data=None if job.data is None else job.data.name,
+        data=data,
         steps=summary.get("steps", 0),
         loss=summary.get("loss"),
         metrics=summary.get("metrics", {}),

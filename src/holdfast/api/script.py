@@ -21,13 +21,13 @@ from holdfast.runs.run import LaunchOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """How the run of a script ended.
+    """Result of the run of a script.
 
     Attributes:
         status: `finished`, or `stopped` by a signal.
-        workers: How many ran it.
-        restarts: How often all of them were restarted.
-        seconds: How long it took.
+        workers: Number that ran it.
+        restarts: Number of restarts of all of them.
+        seconds: Duration.
         run_dir: The run's directory.
     """
 
@@ -55,11 +55,11 @@ def run_script(
 
     Args:
         job: The job.
-        options: How its processes are started and ended.
+        options: Options to start and end its processes.
         run_dir: The run's directory, which may hold an earlier run of the script; by default a new
             one in `runs/`.
         placement: The hosts of the run.
-        attendance: Who watches it.
+        attendance: Watchers of the run.
         queue: See `reserved`.
 
     Raises:

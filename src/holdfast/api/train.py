@@ -157,11 +157,11 @@ def run_job(
 
     Args:
         request: The job.
-        options: How its processes are started and ended.
+        options: Options to start and end its processes.
         run_dir: Directory of the run; by default a new one, or with `resume` the job's newest.
         resume: True to continue the run of the directory, as a job with `extend` does.
         placement: The hosts of the run, as far as the caller has chosen them.
-        attendance: Who watches it.
+        attendance: Watchers of the run.
         on, address, queue: See `reserved`.
         accept_older: True to resume also if the newest checkpoint is gone.
 
@@ -183,7 +183,8 @@ def run_job(
         )
         if request.weighs_shards and begun is None:
             job, options = held.enter_context(resolved_shards(job, options, placement))
-        conclude = partial(result_of, job=job, path=path)
+        data = None if job.data is None else job.data.name
+        conclude = partial(result_of, data=data, path=path)
         return attend(
             job,
             path,

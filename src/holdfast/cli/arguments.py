@@ -126,7 +126,7 @@ def profiles(path: Path | None) -> Profiles | None:
 
 
 def metrics_address(text: str | None) -> MetricsAddress | None:
-    """Where metrics are served, as `--metrics` says; None: nowhere.
+    """Address at which metrics are served, as `--metrics` says; None: nowhere.
 
     Raises:
         JobError: It says nothing that can be used.

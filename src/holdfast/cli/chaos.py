@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +26,6 @@ from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.target import Target
 from holdfast.job import load
-from holdfast.job.train_job import TrainJob
-from holdfast.launch.spawn import Spawned
 from holdfast.linux.lifeline import STOP_SIGNALS
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.terminal import closing_table
@@ -69,7 +69,11 @@ def chaos(
     else:
         chosen = load.load(job, overrides or ()).resolved()
         injector = FaultInjector(faults, chosen)
-        result = _train(injector, chosen, run, forks=context.obj, quiet=as_json)
+        result = _train(
+            injector,
+            partial(run_job, chosen, LaunchOptions(forks=context.obj), run_dir=run),
+            quiet=as_json,
+        )
     _print(injector, result, as_json=as_json)
     if injector.stopped or (result is not None and result.status == "stopped"):
         raise typer.Exit(STOPPED_STATUS)
@@ -92,18 +96,10 @@ def _inject(run: Path, plan: FaultPlan) -> FaultInjector:
     return injector
 
 
-def _train(
-    injector: FaultInjector, job: TrainJob, run: Path | None, *, forks: Spawned | None, quiet: bool
-) -> Result:
+def _train(injector: FaultInjector, start: Callable[..., Result], *, quiet: bool) -> Result:
     """Run a job with faults; if the run fails, the faults are printed all the same."""
     try:
-        return run_job(
-            job,
-            LaunchOptions(forks=forks),
-            run_dir=run,
-            resume=False,
-            attendance=Attendance(sidecar=injector.running),
-        )
+        return start(resume=False, attendance=Attendance(sidecar=injector.running))
     except HoldfastError:
         if not quiet:
             _print_table(injector)

@@ -13,7 +13,7 @@ class Entry:
     Attributes:
         home: Module and name of its function, or of the Typer app of a group.
         help: First line of its help.
-        takes_script: Whether all words from the first argument on are for a script.
+        takes_script: True if all words from the first argument on are for a script.
     """
 
     home: str

@@ -1,4 +1,4 @@
-"""How a command ends after a run: its output and its exit status."""
+"""Ending of a command after a run: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_and_print(
 
     Args:
         run: Runs it.
-        commands: What the user may want to do next, and the words of the command for it; they are
+        commands: Purposes of further commands, and the words of the command for it; they are
             printed below a table.
         shown: Ranks whose output was shown.
-        as_json: Whether to print JSON.
+        as_json: True to print JSON.
     """
     try:
         result = run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from holdfast.api.attended import Attendance, RunResult
+from holdfast.api.background import BACKGROUND, run_in_background
 from holdfast.api.train import run_job
 from holdfast.cli.arguments import (
     ENGINES,
@@ -26,17 +26,14 @@ from holdfast.cli.arguments import (
     profiles,
     ranks,
 )
-from holdfast.cli.background import BACKGROUND, await_begin, follow, start
 from holdfast.cli.cluster.joining import Address
 from holdfast.cli.ending import run_and_print
 from holdfast.errors import JobError
 from holdfast.job import load
-from holdfast.job.data import Data
 from holdfast.job.models import MistralSpec
 from holdfast.job.part import AUTO
-from holdfast.job.train_job import TrainRequest
 from holdfast.linux.cores import usable_cores
-from holdfast.rundir.run_directory import EVENTS, RunDirectory, new_run
+from holdfast.rundir.run_directory import RunDirectory, new_run
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 
@@ -94,7 +91,11 @@ def train(
     words = overrides or []
     resume = resume or any(map(_extends, [job or "", *words]))
     if backup is not None and not background:  # else the command before this one has done so
-        run = _restored(backup, run, resume=resume, dry_run=dry_run)
+        if not resume or dry_run:
+            raise JobError("--from continues a run: add --resume or extend=true, without --dry-run")
+        from holdfast.api.from_backup import fetch_run
+
+        run = fetch_run(backup, run)
     named, asked = _named(job, words, run if resume else None)
     chosen = load.load(named, asked) if named else load.resumed(run or Path(), asked)
     resume = resume or chosen.extend
@@ -107,10 +108,15 @@ def train(
         print(text.rstrip("\n"))
         return
     if download:
-        _download(chosen.data)
+        from holdfast.api.download import download_data
+
+        download_data(chosen.data)
     if (on or detach) and not background:
         where = run or (RunDirectory.newest(chosen) if resume else new_run(chosen.name))
-        _in_background(where, chosen.name, on, detach=detach)
+        command = [word for word in sys.argv[1:] if word != "--detach"]
+        engine = on.partition(":")[0] or "local"
+        if status := run_in_background(command, where, chosen.name, engine, detach=detach):
+            raise typer.Exit(status)
         return
     run_and_print(
         partial(
@@ -126,27 +132,15 @@ def train(
             queue=queue,
             accept_older=accept_older,
         ),
-        partial(_next_commands, [*filter(None, [named]), *asked], chosen),
+        partial(
+            _next_commands,
+            [*filter(None, [named]), *asked],
+            2 * chosen.epochs,
+            "adapter" if isinstance(chosen.model, MistralSpec) else "model.safetensors",
+        ),
         shown=shown,
         as_json=as_json,
     )
-
-
-def _restored(url: str, run_dir: Path | None, *, resume: bool, dry_run: bool) -> Path:
-    """The run directory that is made of a backup."""
-    if not resume or dry_run:
-        raise JobError("--from continues a run: add --resume or extend=true, without --dry-run")
-    source = Path(url.removeprefix("file://"))
-    if (source / EVENTS).is_file():  # in a backup it is a folder
-        raise JobError(
-            f"{url} is a run directory, not a backup; continue its run with --run {source} "
-            "--resume, without --from"
-        )
-    from holdfast.sinks.backup.restore import restore
-
-    path = restore(url, run_dir, os.environ, partial(print, file=sys.stderr))
-    print(f"the run is in {path}", file=sys.stderr)
-    return path
 
 
 def _named(
@@ -175,23 +169,16 @@ def _extends(word: str) -> bool:
     return key == "extend" and value.lower() == "true"
 
 
-def _in_background(run_dir: Path, job: str, on: str, *, detach: bool) -> None:
-    record, process = start(run_dir, job, on.partition(":")[0] or "local")
-    status = await_begin(record, process) if detach else follow(record, process)
-    if status:
-        raise typer.Exit(status)
-    if detach:
-        print(record.id)
-        print(f"in the background; see holdfast logs -f {record.id}", file=sys.stderr)
-
-
-def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> dict[str, list[str]]:
-    """What a user may want to do after a run.
+def _next_commands(
+    asked: list[str], more_epochs: int, weights: str, result: RunResult
+) -> dict[str, list[str]]:
+    """Commands that a user may want after a run.
 
     Args:
         asked: The job's name and overrides, as they were given.
-        job: The job.
-        result: Of the run.
+        more_epochs: Epochs for a longer run.
+        weights: File or folder for `holdfast export`: for adapters, the folder that peft reads.
+        result: Result of the run.
     """
     run_dir = str(result.run_dir)
     events = ["holdfast", "events", run_dir]
@@ -199,36 +186,10 @@ def _next_commands(asked: list[str], job: TrainRequest, result: RunResult) -> di
         again = ["holdfast", "train", *asked, "--run", run_dir, "--resume"]
         return {"continue": again, "what happened": events}
     same = [word for word in asked if not word.startswith(("epochs=", "extend="))]
-    longer = ["extend=true", f"epochs={2 * job.epochs}", "--run", run_dir]
+    longer = ["extend=true", f"epochs={more_epochs}", "--run", run_dir]
     return {
         "what happened": events,
-        "weights": ["holdfast", "export", run_dir, _weights_file(job)],
+        "weights": ["holdfast", "export", run_dir, weights],
         "train for longer": ["holdfast", "train", *same, *longer],
         "compare with others": ["holdfast", "bench", "recovery"],
     }
-
-
-def _weights_file(job: TrainRequest) -> str:
-    """What `holdfast export` may write: of adapters, the folder that peft reads."""
-    return "adapter" if isinstance(job.model, MistralSpec) else "model.safetensors"
-
-
-def _download(data: Data | None) -> None:
-    """Download the data set of a job."""
-    from holdfast.data.download import download as fetch
-    from holdfast.data.published import PUBLISHED, PublishedFile, directory
-    from holdfast.sinks.transfers import TransferView
-
-    name = None if data is None else data.name
-    if name not in PUBLISHED:
-        raise JobError(
-            f"--download supports {', '.join(PUBLISHED)}, not data.name={name}; remove it"
-        )
-    if getattr(data, "path", None) is not None:
-        raise JobError("--download and data.path exclude each other; remove one of them")
-    with TransferView() as view:
-
-        def report(file: PublishedFile, done_bytes: int) -> None:
-            view.report(f"downloading {file.name}", done_bytes, file.size_bytes)
-
-        fetch(name, PUBLISHED[name], directory(name), report)

@@ -27,7 +27,7 @@ class Dataset(Protocol):
 
     Attributes:
         fingerprint: Identifies the data. The sample order depends on it.
-        reads_ahead: Whether batches may be read before they are needed, in another thread. Set it
+        reads_ahead: True if batches may be read before they are needed, in another thread. Set it
             to False if `batch` draws from the global random generators. A class of your own that
             does not set it counts as True.
     """
@@ -117,7 +117,7 @@ def as_dataset(samples: object, collate: Collate = stacked) -> Dataset:
 
 
 def _is_dataset(samples: object) -> TypeGuard[Dataset]:
-    """Whether an object has all of the protocol but `reads_ahead`, which has a default."""
+    """True if an object has all of the protocol but `reads_ahead`, which has a default."""
     return all(hasattr(samples, name) for name in ("fingerprint", "__len__", "batch"))
 
 

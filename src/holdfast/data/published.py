@@ -90,7 +90,7 @@ def directory(name: str) -> Path:
 
 
 def located(name: str, path: Path | None) -> Path:
-    """Where to read a data set from: `path`, or the directory it was downloaded to.
+    """Directory to read a data set from: `path`, or the directory it was downloaded to.
 
     Returns:
         A directory; the file itself for a downloaded data set of one file.
@@ -110,7 +110,7 @@ def located(name: str, path: Path | None) -> Path:
 
 
 def advice(name: str) -> str:
-    """What to do if the data set, or a part of it, is missing."""
+    """Remedy if the data set, or a part of it, is missing."""
     return (
         f"add --download, or download {', '.join(PUBLISHED[name].addresses)} to "
         f"{directory(name)}, or set data.path to its directory"

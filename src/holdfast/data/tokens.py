@@ -19,7 +19,7 @@ _PIECE: Final = 1 << 20
 
 
 def key_of(text: bytes, folder: Path) -> dict[str, Any]:
-    """What determines the tokens.
+    """Values that determine the tokens.
 
     Raises:
         JobError: The folder has no tokenizer.

@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clock() -> Finding:
-    """Whether the clock is synchronized, runs forward, and is later than what it has dated."""
+    """Check that the clock is synchronized, runs forward, and is later than what it has dated."""
     before = time.monotonic_ns()
     wall = time.time()
     installed = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
@@ -55,7 +55,7 @@ def clock() -> Finding:
 
 
 def written_at(path: Path) -> Finding:
-    """Whether the clock of a file system agrees: that of a server may be another one."""
+    """Check that the clock of a file system agrees: that of a server may be another one."""
     ahead = path.stat().st_mtime - time.time()
     found = f"dates a new file {abs(ahead):.1f} s {'after' if ahead > 0 else 'before'} this host"
     if abs(ahead) > MAX_SKEW_S:

@@ -46,7 +46,7 @@ def scratch(run_dir: Path) -> Iterator[Path]:
 
 
 def disk(run_dir: Path, checkpoint_bytes: int, keep: int) -> list[Finding]:
-    """Whether a run can be written there.
+    """Check that a run can be written there.
 
     Args:
         run_dir: The directory of a run.
@@ -98,7 +98,7 @@ def _speed(home: Path, seconds: float) -> Finding:
 
 
 def _locks(path: Path) -> Finding:
-    """Whether a lock of one process keeps out others; some network file systems have none."""
+    """Check that a lock of one process keeps out others; some network file systems have none."""
     first, second = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for _ in range(2))
     try:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,10 +10,10 @@ from holdfast.launch.environment import left_out
 
 
 def variables(env: Mapping[str, str]) -> Finding:
-    """Whether the job sets the variables of NCCL and gloo that this shell has.
+    """Check that the job sets the variables of NCCL and gloo that this shell has.
 
     Args:
-        env: What the job sets.
+        env: Variables that the job sets.
     """
     unset = left_out(os.environ, env)
     if unset:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Outcome(enum.StrEnum):
-    """What a finding means for a run."""
+    """Meaning of a finding for a run."""
 
     OK = "ok"
     ADVICE = "advice"
@@ -20,14 +20,14 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check has found.
+    """Result of one check.
 
     Attributes:
-        check: What was checked, in a word or two.
-        outcome: What it means for a run.
-        found: What was found, with values.
-        remedy: What to do; empty if that is nothing.
-        host: Where; empty for this host.
+        check: Name of the check, in a word or two.
+        outcome: Meaning for a run.
+        found: Finding in words, with values.
+        remedy: Words for what to do; empty if that is nothing.
+        host: Name of the host; empty for this host.
     """
 
     check: str
@@ -43,10 +43,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a check has come to.
+    """Conclusion of all checks.
 
     Attributes:
-        findings: Of all hosts.
+        findings: Findings of all hosts.
         settings: The commands of a run with what has worked; none if a run would not.
     """
 
@@ -70,5 +70,5 @@ def fault(check: str, found: str, remedy: str) -> Finding:
 
 
 def would_work(findings: Iterable[Finding]) -> bool:
-    """Whether no finding is a fault."""
+    """True if no finding is a fault."""
     return all(each.outcome is not Outcome.FAULT for each in findings)

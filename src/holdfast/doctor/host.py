@@ -11,6 +11,7 @@ from holdfast.doctor.finding import Finding, Outcome, advice
 from holdfast.doctor.needs import Needs
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.doctor.trial import Trial
+from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 
@@ -21,8 +22,8 @@ def examine(
     """Check this host; findings are given as they are found, and what they are of among them.
 
     Args:
-        needs: What the job asks of the host.
-        address: Where other hosts reach it; empty for that of the default route.
+        needs: Needs of the job on the host.
+        address: Address at which other hosts reach it; empty for that of the default route.
         forks: A fork server for the trial run.
 
     Raises:
@@ -38,7 +39,7 @@ def examine(
     yield network.own_name()
     yield network.address(address, needed=needs.job.hosts > 1)
     yield from network.ports(needs.ports, address)
-    report = torch_report.probe(needs.job)
+    report = torch_report.probe(load.dump(needs.job))
     if isinstance(report, Finding):
         yield report
         size = torch_report.UNKNOWN_BYTES

@@ -21,7 +21,7 @@ MAX_TASKS: Final = 4096
 
 
 def descriptors(needs: Needs) -> Finding:
-    """Whether a process can hold as many descriptors as one of the run's may need."""
+    """Check that a process can hold as many descriptors as one of the run's may need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
@@ -46,7 +46,7 @@ def descriptors(needs: Needs) -> Finding:
 
 
 def tasks(needs: Needs) -> Finding:
-    """Whether the processes and threads of a run can be started, by starting as many threads."""
+    """Check that the processes and threads of a run can be started, by starting as many threads."""
     wanted = min(needs.tasks, MAX_TASKS)
     over = threading.Event()
     started = 0
@@ -72,7 +72,7 @@ def tasks(needs: Needs) -> Finding:
 
 
 def cores(needs: Needs) -> Finding:
-    """Whether the workers have a core for each thread."""
+    """Check that the workers have a core for each thread."""
     usable = usable_cores()
     allowed = len(os.sched_getaffinity(0))
     present = os.cpu_count() or allowed

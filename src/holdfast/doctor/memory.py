@@ -23,7 +23,7 @@ MARGIN: Final = 0.9
 
 
 def arena(size_bytes: int) -> Finding:
-    """Whether shared memory of this size can be made, backed by memory, mapped and written to."""
+    """Check that shared memory of this size can be made, backed, mapped and written to."""
     free = available()
     if size_bytes > MARGIN * free.size_bytes:
         return fault(
@@ -49,7 +49,7 @@ def arena(size_bytes: int) -> Finding:
 
 
 def asked(needs: Needs) -> Finding:
-    """Whether the memory that the job asks for is available."""
+    """Check that the memory that the job asks for is available."""
     free = available()
     found = f"{in_words(free.size_bytes)} available of {free.limit}"
     if needs.memory_bytes > free.size_bytes:
@@ -63,7 +63,7 @@ def asked(needs: Needs) -> Finding:
 
 
 def dev_shm(needs: Needs) -> Finding:
-    """Whether libraries have space in /dev/shm; workers themselves use memory without a name."""
+    """Check that libraries have space in /dev/shm; workers themselves use memory without a name."""
     wanted = SHM_BYTES * needs.workers
     uses_nccl = needs.job.has_process_groups and needs.job.device != "cpu"
     try:

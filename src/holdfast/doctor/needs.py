@@ -23,14 +23,14 @@ TASKS_PER_WORKER: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a job asks of this host.
+    """Needs of a job on this host.
 
     Attributes:
         job: The job, with numbers.
-        workers: Of this host.
-        run_dir: Where its run directory will be.
-        ports: Where this host must be able to listen, and what for.
-        is_first: Whether the code of the job's task is here: other hosts get it from the first.
+        workers: Workers of this host.
+        run_dir: Place of its run directory.
+        ports: Ports at which this host must be able to listen, and their purposes.
+        is_first: True if the code of the job's task is here: other hosts get it from the first.
     """
 
     job: TrainJob
@@ -41,7 +41,7 @@ class Needs:
 
     @classmethod
     def of(cls, request: TrainRequest, cores: int, run_dir: Path, ports: dict[int, str]) -> Self:
-        """What a request asks of one of its hosts.
+        """Needs of a request on one of its hosts.
 
         Args:
             request: The job.
@@ -56,7 +56,7 @@ class Needs:
         job = request.resolved()
         if job.port:
             ports = {**ports, job.port: "the rendezvous of sync=ddp (port)"}
-        workers = -(-job.workers // job.hosts)
+        workers = job.workers_per_host
         return cls(job=job, workers=workers, run_dir=run_dir, ports=ports)
 
     @property

@@ -21,7 +21,7 @@ _LISTENS: Final = "0A"
 
 
 def loopback() -> Finding:
-    """Whether processes of this host can talk to each other by TCP."""
+    """Check that processes of this host can talk to each other by TCP."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
             server.settimeout(TIMEOUT_S)
@@ -44,11 +44,11 @@ def loopback() -> Finding:
 
 
 def address(given: str, *, needed: bool) -> Finding:
-    """Which interface and address other hosts would reach.
+    """Check of the interface and address that other hosts would reach.
 
     Args:
         given: The address that the user has named; empty for that of the default route.
-        needed: Whether the job has other hosts.
+        needed: True if the job has other hosts.
     """
     try:
         found = given or address_towards()
@@ -79,7 +79,7 @@ def address(given: str, *, needed: bool) -> Finding:
 
 
 def ports(wanted: Mapping[int, str], on: str) -> list[Finding]:
-    """Whether this host can listen on ports, of which each has a use.
+    """Check that this host can listen on ports, of which each has a use.
 
     Args:
         wanted: The ports and what for.
@@ -89,7 +89,7 @@ def ports(wanted: Mapping[int, str], on: str) -> list[Finding]:
 
 
 def own_name() -> Finding:
-    """Whether the name of this host can be resolved, and soon: gloo and others look it up."""
+    """Check that the name of this host can be resolved, and soon: gloo and others look it up."""
     name = socket.gethostname()
     found = list[str]()
 

@@ -77,7 +77,7 @@ def _gpu(number: int) -> Gpu:
 
 
 def _size(job: TrainJob) -> ModelSize | None:
-    """How large a run's memory is; None if only the user's function knows the model."""
+    """Size of a run's memory; None if only the user's function knows the model."""
     task: Any = reference.load(job.task)
     if not inspect.isclass(task):
         return None

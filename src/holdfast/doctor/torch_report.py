@@ -14,8 +14,6 @@ from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.doctor.needs import Needs
-from holdfast.job import load
-from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import worker_environment
 from holdfast.tasks import reference
 
@@ -38,11 +36,11 @@ class Gpu(_Part):
 
 
 class ModelSize(_Part):
-    """How much memory a run on one host has for its model.
+    """Memory that a run on one host has for its model.
 
     Attributes:
-        replica_bytes: Of weights, buffers and optimizer state, for each worker.
-        shared_bytes: Of all gradients.
+        replica_bytes: Bytes of weights, buffers and optimizer state, for each worker.
+        shared_bytes: Bytes of all gradients.
     """
 
     replica_bytes: int
@@ -50,14 +48,14 @@ class ModelSize(_Part):
 
 
 class TorchReport(_Part):
-    """What a process with torch has found.
+    """Findings of a process with torch.
 
     Attributes:
         torch, cuda, nccl: Versions; empty where there is none.
-        gpus: Those that torch uses.
-        numerics: What decides the bits of the job; see `worker.checks.numerics`.
+        gpus: GPUs that torch uses.
+        numerics: Values that decide the bits of the job; see `worker.checks.numerics`.
         kernels: Digests of what this processor computes.
-        size: Of the job's model, if it is known.
+        size: Size of the job's model, if it is known.
         problem: Why the job's task cannot be made, if so.
     """
 
@@ -83,13 +81,13 @@ class TorchReport(_Part):
         return UNKNOWN_BYTES if self.size is None else self.size.replica_bytes
 
 
-def probe(job: TrainJob) -> TorchReport | Finding:
-    """Have a process with torch look at a job; a finding if it has failed."""
+def probe(job: str) -> TorchReport | Finding:
+    """Have a process with torch look at a job, as YAML; a finding if it has failed."""
     remedy = "see the output above; install torch again, for this processor and driver"
     try:
         done = subprocess.run(
             [sys.executable, "-m", "holdfast.doctor.torch_probe", "--parent", str(os.getpid())],
-            input=load.dump(job),
+            input=job,
             stdout=subprocess.PIPE,
             text=True,
             timeout=TIMEOUT_S,
@@ -104,11 +102,11 @@ def probe(job: TrainJob) -> TorchReport | Finding:
 
 
 def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
-    """What a report means for what a job needs of this host."""
+    """Findings from a report, for what a job needs of this host."""
     job = needs.job
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
     yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")
-    yield _gpus(report, job, needs.workers)
+    yield _gpus(report, needs)
     if not needs.is_first and job.task not in reference.BUILTIN:
         yield ok("task and data", f"the run brings the code of {job.task}")
     elif report.problem:
@@ -120,7 +118,9 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
         yield ok("task and data", f"{replica} of weights and optimizer state for each worker")
 
 
-def _gpus(report: TorchReport, job: TrainJob, workers: int) -> Finding:
+def _gpus(report: TorchReport, needs: Needs) -> Finding:
+    job = needs.job
+    workers = needs.workers
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if not report.gpus:
         if job.device == "cuda" or job.resources.gpus:

@@ -42,12 +42,12 @@ _LOG_LINES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a trial came to.
+    """Result of a trial.
 
     Attributes:
         weights: SHA-256 of the weights that it ends with.
-        seconds: How long it took.
-        workers: How many took part.
+        seconds: Duration.
+        workers: Number that took part.
     """
 
     weights: str
@@ -59,7 +59,7 @@ def trial_job(job: TrainJob) -> TrainJob:
     """The job of a trial; it ends with the same weights on all hosts, with any number of workers.
 
     Args:
-        job: What is going to be run.
+        job: Job that is going to be run.
     """
     workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(job.workers, usable_cores())))
     batch = SHARD * MAX_WORKERS
@@ -82,9 +82,9 @@ def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
     """Run a trial.
 
     Args:
-        job: Of the trial.
+        job: Job of the trial.
         path: Its run directory.
-        options: How to launch it; it has controls of its own.
+        options: Options to launch it; it has controls of its own.
 
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
@@ -115,10 +115,10 @@ def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
 def on_this_host(
     job: TrainJob, disk: Path, forks: ForkServer | Spawned | None
 ) -> Iterator[Finding | Trial]:
-    """Whether a run of a few steps works on this host, and what it came to if it does.
+    """Check that a run of a few steps works on this host; its result if it does.
 
     Args:
-        job: What is going to be run.
+        job: Job that is going to be run.
         disk: A folder of the disk to use.
         forks: A fork server for it.
 

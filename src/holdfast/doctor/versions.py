@@ -23,13 +23,13 @@ def installed() -> dict[str, str]:
 
 
 def versions() -> list[Finding]:
-    """Whether what is installed satisfies what holdfast declares."""
+    """Check that what is installed satisfies what holdfast declares."""
     own = metadata.metadata(DISTRIBUTION)
     return [python(str(own["Requires-Python"] or "")), packages(installed())]
 
 
 def python(wanted: str) -> Finding:
-    """Whether this Python is new enough."""
+    """Check that this Python is new enough."""
     found = f"{platform.python_version()} ({sys.executable})"
     if not SpecifierSet(wanted).contains(platform.python_version(), prereleases=True):
         return fault("python", f"{found}, not {wanted}", f"install Python {wanted}")
@@ -37,7 +37,7 @@ def python(wanted: str) -> Finding:
 
 
 def packages(found: Mapping[str, str]) -> Finding:
-    """Whether all packages are there, in versions that holdfast works with."""
+    """Check that all packages are there, in versions that holdfast works with."""
     wrong = [
         f"{each.name} {found[each.name] or 'missing'}, not {each.specifier}"
         for each in _requirements()
@@ -52,7 +52,7 @@ def packages(found: Mapping[str, str]) -> Finding:
 
 
 def _requirements() -> list[Requirement]:
-    """What holdfast needs on this platform, without its extras."""
+    """Requirements of holdfast on this platform, without its extras."""
     every = map(Requirement, metadata.requires(DISTRIBUTION) or ())
     return [each for each in every if each.marker is None or each.marker.evaluate({"extra": ""})]
 

@@ -98,9 +98,9 @@ class DrillReport:
         reference_run: The fault-free run.
         seconds: Its duration, as in `Trial`.
         trials: Trials that have ended, in their order.
-        deterministic: Whether the reference run, if it was repeated, had the same weights; None if
+        deterministic: True if the reference run, if it was repeated, had the same weights; None if
             it was not.
-        stopped: Whether a signal ended the drill early.
+        stopped: True if a signal ended the drill early.
     """
 
     reference_run: Result
@@ -111,7 +111,7 @@ class DrillReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every trial that has ended passed."""
+        """True if every trial that has ended passed."""
         return not any(trial.problem for trial in self.trials)
 
 
@@ -150,7 +150,7 @@ class Drill:
         """Run the reference run, then a trial for each world, and for each kind and policy.
 
         Args:
-            kinds, policies, worlds: What to try; see `check` and `other_worlds`.
+            kinds, policies, worlds: Variants to try; see `check` and `other_worlds`.
 
         Raises:
             JobError: The job has too few steps.

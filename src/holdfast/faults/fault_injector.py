@@ -42,7 +42,7 @@ class InjectedFault:
     step: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data; `step` is when it was injected."""
+        """Plain data; `step` is when it was injected."""
         step = {} if self.step is None else {"step": self.step}
         return self.fault.model_dump(exclude_none=True) | step
 
@@ -55,7 +55,7 @@ class Missed:
     reason: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Plain data."""
         return self.fault.model_dump(exclude_none=True) | {"reason": self.reason}
 
 
@@ -69,14 +69,18 @@ class FaultInjector:
     Attributes:
         injected: Faults that were injected, in this order.
         missed: Faults that were not, once the injection is over.
-        stopped: Whether `stop` ended the injection.
+        stopped: True if `stop` ended the injection.
 
     Raises:
         JobError: A fault cannot be injected into this job.
     """
 
     def __init__(self, plan: FaultPlan, job: Job) -> None:
-        plan.check(job)
+        plan.check(
+            workers=job.workers,
+            counts_steps=job.records_progress,
+            has_process_groups=job.has_process_groups,
+        )
         self._plan = plan
         self._workers = job.workers
         self._counts_steps = job.records_progress
@@ -151,7 +155,7 @@ class FaultInjector:
 
     @property
     def _end(self) -> str:
-        """What ended, so that faults were missed."""
+        """Event that ended the injection, so that faults were missed."""
         return "fault injection was stopped" if self.stopped else "the run ended"
 
     def _give_up(self, pending: PendingFault, target: Target) -> None:

@@ -49,7 +49,7 @@ class PendingFault:
 
     Attributes:
         fault: The same.
-        step: How many steps were committed when it was injected.
+        step: Number of steps that were committed when it was injected.
     """
 
     def __init__(self, fault: Fault, note: Callable[[PendingFault], None]) -> None:
@@ -90,7 +90,7 @@ class PendingFault:
 
         Args:
             target: The run.
-            end: What has ended, in words.
+            end: Words for what has ended.
         """
         step = self.fault.step or 0
         if step > target.total_steps > 0:

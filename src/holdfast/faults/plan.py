@@ -23,7 +23,6 @@ from holdfast.errors import JobError
 from holdfast.job import mistakes
 from holdfast.job.part import Spec
 from holdfast.job.source import YamlSource
-from holdfast.job.spec import Job
 
 Kind = Literal[
     "kill", "stop", "exit", "raise", "slow", "nan", "flip", "corrupt-replica",
@@ -85,7 +84,7 @@ class Fault(Spec):
 
     @property
     def has_time(self) -> bool:
-        """Whether it says when it is injected."""
+        """True if it says when it is injected."""
         return self.step is not None or self.after_s is not None
 
 
@@ -95,17 +94,26 @@ class FaultPlan(Spec):
     seed: Annotated[int, Field(ge=0)] = 0
     faults: tuple[Fault, ...] = ()
 
-    def check(self, job: Job) -> None:
-        """Raises: JobError: a fault cannot be injected into `job`."""
+    def check(self, *, workers: int, counts_steps: bool, has_process_groups: bool) -> None:
+        """Refuse faults that cannot be injected.
+
+        Args:
+            workers: World size of the run.
+            counts_steps: True if its steps are known; see `TrainJob.records_progress`.
+            has_process_groups: True if its workers communicate through gloo or NCCL.
+
+        Raises:
+            JobError: A fault cannot be injected into such a run.
+        """
         for fault in self.faults:
-            if fault.rank is not None and fault.rank >= job.workers:
-                raise JobError(f"{fault}: rank must be below workers={job.workers}")
-            if not job.records_progress and (fault.kind not in SIGNALS or fault.after_s is None):
+            if fault.rank is not None and fault.rank >= workers:
+                raise JobError(f"{fault}: rank must be below workers={workers}")
+            if not counts_steps and (fault.kind not in SIGNALS or fault.after_s is None):
                 kinds = ", ".join(sorted(SIGNALS))
                 raise JobError(f"{fault}: a script accepts {kinds}, each with after_s")
-            if fault.kind in IN_GRADIENTS and job.has_process_groups:
+            if fault.kind in IN_GRADIENTS and has_process_groups:
                 raise JobError(f"{fault}: with sync=ddp no shard has a gradient of its own")
-            if fault.kind == "corrupt-replica" and job.workers == 1:
+            if fault.kind == "corrupt-replica" and workers == 1:
                 raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
 
     def drawn(self, workers: int, steps: range) -> list[Fault]:

@@ -31,14 +31,14 @@ class Target:
 
     Args:
         run_dir: The run's directory.
-        whole: Whether events that are logged already belong to the run; if not, it starts later.
+        whole: True if events that are logged already belong to the run; if not, it starts later.
 
     Attributes:
         run_dir: The same.
         arena: The shared memory of the newest agent; None before there is one.
-        has_begun: Whether a generation has started.
+        has_begun: True if a generation has started.
         first_step: Steps committed when it started, or when the run was found.
-        over: Whether the run has ended.
+        over: True if the run has ended.
     """
 
     def __init__(self, run_dir: Path, *, whole: bool = False) -> None:
@@ -90,16 +90,16 @@ class Target:
 
     @property
     def total_steps(self) -> int:
-        """Of the run; 0 before any worker trains, and for a stream of unknown length."""
+        """Steps of the run; 0 before any worker trains, and for a stream of unknown length."""
         return max(self._words(Word.TOTAL_STEPS))
 
     @property
     def trains(self) -> bool:
-        """Whether a worker has begun its loop over shards."""
+        """True if a worker has begun its loop over shards."""
         return max(self._words(Word.TOTAL_STEPS)) > 0 or max(self._words(Word.EPOCHS)) > 0
 
     def has(self, who: str | int) -> bool:
-        """Whether the coordinator, the agent or a rank is alive."""
+        """True if the coordinator, the agent or a rank is alive."""
         return who in self._processes and self._processes[who].is_alive
 
     def send(self, number: signal.Signals, who: str | int) -> None:

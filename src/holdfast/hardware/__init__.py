@@ -1,1 +1,1 @@
-"""What the hardware of a host reaches: measured, or known of it."""
+"""Speeds of a host's hardware: measured, or known of it."""

@@ -26,7 +26,7 @@ def profile_here(folder: Path) -> HostProfile:
     """Measure all of this host.
 
     Args:
-        folder: Whose disk is measured.
+        folder: Folder whose disk is measured.
 
     Raises:
         JobError: The disk cannot be written to.
@@ -41,8 +41,8 @@ def devices_here(device: str, precision: Precision) -> tuple[Device, ...]:
     """Measure what workers of this host compute on, within a second or two.
 
     Args:
-        device: As the job says: `auto`, `cpu` or `cuda`.
-        precision: That of the job.
+        device: Key of the job: `auto`, `cpu` or `cuda`.
+        precision: Precision of the job.
 
     Raises:
         HoldfastError: They cannot be measured.

@@ -49,7 +49,7 @@ def full_profile(environment: Mapping[str, str]) -> HostProfile:
     """All devices, at all rates.
 
     Args:
-        environment: That of CUDA, which may restrict the GPUs.
+        environment: Environment for CUDA, which may restrict the GPUs.
     """
     in_driver, problem = driver_gpus()
     seen = _visible(in_driver, environment)
@@ -75,7 +75,7 @@ def scores(wanted: str, precision: Precision) -> HostProfile:
 
     Args:
         wanted: The device of the job: `auto`, `cpu` or `cuda`.
-        precision: That of the job.
+        precision: Precision of the job.
     """
     if wanted == "cpu" or not torch.cuda.is_available():
         return HostProfile(devices=(_cpu((precision,), bandwidth=False),))
@@ -94,7 +94,7 @@ def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Devic
     """A GPU that torch uses, with what the driver knows of it.
 
     Args:
-        number: Of CUDA.
+        number: Number of CUDA.
         in_driver: All GPUs of the driver.
         notes: Gets why it could not be measured, if so.
     """
@@ -154,7 +154,7 @@ def _estimated(gpu: DriverGpu) -> Device:
 
 
 def _visible(gpus: Sequence[DriverGpu], environment: Mapping[str, str]) -> list[DriverGpu]:
-    """Those that CUDA would use, in its order."""
+    """GPUs that CUDA would use, in its order."""
     names = visible_gpus(environment)
     if names is None:
         return list(gpus)

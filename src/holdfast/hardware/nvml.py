@@ -41,13 +41,13 @@ class DriverGpu:
     """A GPU as the driver knows it.
 
     Attributes:
-        number: Of the driver.
+        number: Number of the driver.
         uuid: Such as `GPU-…`.
-        name: What its maker calls it.
+        name: Name that its maker gives it.
         cores: CUDA cores.
         memory_bytes: Its memory.
         capability: CUDA compute capability; empty if not known.
-        state: What it reports of itself.
+        state: State that it reports.
     """
 
     number: int
@@ -77,7 +77,7 @@ class GpuThrottling:
     clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU.
 
     Args:
-        uuid: Of the driver, such as `GPU-…`.
+        uuid: UUID of the driver, such as `GPU-…`.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -88,7 +88,7 @@ class GpuThrottling:
         """The time since the last call, or since this object was made, nanoseconds.
 
         Args:
-            computed_ns: How long the GPU has computed meanwhile: all of it counts, or nothing, if
+            computed_ns: Time that the GPU has computed meanwhile: all of it counts, or nothing, if
                 the driver only knows whether the GPU is slowed down now.
         """
         before = self._counted
@@ -191,7 +191,7 @@ def _opened(uuid: str) -> object:
 
 
 def _opened_count() -> int:
-    """How many GPUs the driver has, which stays open."""
+    """Number of GPUs of the driver, which stays open."""
     pynvml.nvmlInit()
     return int(pynvml.nvmlDeviceGetCount())
 
@@ -201,7 +201,7 @@ def _violation_ns(handle: object, kind: int) -> int:
 
 
 def _known(read: Callable[[], T]) -> T | None:
-    """What `read` returns; None if the card or the driver does not report it."""
+    """Result of `read`; None if the card or the driver does not report it."""
     try:
         return read()
     except pynvml.NVMLError:

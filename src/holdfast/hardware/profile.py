@@ -20,14 +20,14 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What a GPU reports of itself; None where it reports nothing.
+    """State that a GPU reports; None where it reports nothing.
 
     Attributes:
         temperature_c: Degrees Celsius.
-        power_w, power_limit_w: What it draws, and may draw.
+        power_w, power_limit_w: Power that it draws, and may draw.
         utilization: The share of time in which it computed, from 0 to 1.
         clock_mhz, max_clock_mhz: Of its multiprocessors.
-        used_bytes: Of its memory.
+        used_bytes: Bytes of its memory.
         slowed_by: Why its clock is reduced, in words.
     """
 
@@ -48,10 +48,10 @@ class Device:
     """Something that workers compute on: a GPU, or all CPU cores of a host.
 
     Attributes:
-        name: What its maker calls it.
+        name: Name that its maker gives it.
         score: TFLOPS in fp32; 0 if that is not known, or not reliable.
-        kind: What it is.
-        source: Whether the score was measured, estimated from what the device reports, or given by
+        kind: Names of both in Kubernetes.
+        source: True if the score was measured, estimated from what the device reports, or given by
             a person.
         cores: CPU cores that can be used, or CUDA cores.
         memory_bytes: Its memory.
@@ -60,7 +60,7 @@ class Device:
             are shown and not used.
         memory_bytes_per_s: Measured in a copy: what is read and what is written.
         capability: The version of what a GPU can do (CUDA compute capability).
-        state: Of a GPU.
+        state: State of a GPU.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -90,7 +90,7 @@ class Memory:
 
     Attributes:
         total_bytes: All of it.
-        available_bytes: What is not in use.
+        available_bytes: Memory that is not in use.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -108,7 +108,7 @@ class Disk:
         write_bytes_per_s, read_bytes_per_s: One large file, from its beginning to its end.
         fsync_s, fsync_p99_s: Until a small write is durable: the median, and what 99 % take at
             most.
-        direct: Whether reads and writes have bypassed the page cache.
+        direct: True if reads and writes have bypassed the page cache.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -127,8 +127,8 @@ class HostProfile:
 
     Attributes:
         devices: Its GPUs in the order of CUDA, then its CPU.
-        memory, disk: Where they were measured.
-        notes: What could not be measured, and why.
+        memory, disk: Results, where they were measured.
+        notes: Words for what could not be measured, and why.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -139,10 +139,10 @@ class HostProfile:
     notes: tuple[str, ...] = ()
 
     def used_by(self, device: str) -> tuple[Device, ...]:
-        """What workers compute on.
+        """Devices that workers compute on.
 
         Args:
-            device: As the job says: `auto`, `cpu` or `cuda`.
+            device: Key of the job: `auto`, `cpu` or `cuda`.
         """
         kind = "cpu" if device == "cpu" else "gpu"
         return tuple(each for each in self.devices if each.kind == kind) or self.devices
@@ -150,7 +150,7 @@ class HostProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """How well one host reaches another, over one encrypted connection.
+    """Latency and speed from one host to another, over one encrypted connection.
 
     Attributes:
         source, target: The hosts.

@@ -67,7 +67,7 @@ def parse(text: bytes, where: str) -> Profiles:
 
     Args:
         text: JSON.
-        where: Where it is from, for messages.
+        where: Source of it, for messages.
 
     Raises:
         JobError: It has no profiles.

@@ -42,7 +42,7 @@ class Measured:
 
     Attributes:
         rate: Per second.
-        is_reliable: Whether the rounds have agreed on it.
+        is_reliable: True if the rounds have agreed on it.
     """
 
     rate: float
@@ -58,9 +58,9 @@ def tflops(device: torch.device, precision: Precision, limit_s: float) -> Measur
     """TFLOPS of matrix products; a multiplication and an addition are two operations.
 
     Args:
-        device: Where they are computed.
-        precision: Of the matrices.
-        limit_s: How long to measure.
+        device: Device that computes them.
+        precision: Precision of the matrices.
+        limit_s: Time limit.
     """
     side = SIDE[device.type]
     if device.type == "cpu":
@@ -77,9 +77,9 @@ def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> M
     """Bytes read and written per second by a copy within the device's memory.
 
     Args:
-        device: Whose memory.
-        limit_s: How long to measure.
-        free_bytes: How much memory is free.
+        device: Device with the memory.
+        limit_s: Time limit.
+        free_bytes: Amount of free memory.
     """
     numbers = max(1, min(COPY_BYTES, free_bytes // 8) // 4)
     source = torch.ones(numbers, device=device)

@@ -25,8 +25,8 @@ class Round:
     """One round.
 
     Attributes:
-        seconds: How long it took.
-        waited_s: How long threads of this process waited for a processor meanwhile; their sum.
+        seconds: Duration.
+        waited_s: Time that threads of this process waited for a processor meanwhile; their sum.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class Timing:
 
     Attributes:
         seconds: The best round.
-        is_reliable: Whether the rounds agree.
+        is_reliable: True if the rounds agree.
     """
 
     seconds: float

@@ -60,7 +60,7 @@ class SystemSampler:
         )
 
     def _is_used(self, gpu: DriverGpu) -> bool:
-        """Whether the workers may use a GPU. Numbers are those of the driver; CUDA counts alike
+        """True if the workers may use a GPU. Numbers are those of the driver; CUDA counts alike
         where all GPUs are of one kind.
         """
         names = self._gpus
@@ -81,7 +81,7 @@ class SystemSampler:
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """What the kernel has counted until a time.
+    """Counts of the kernel until a time.
 
     Attributes:
         at: Monotonic seconds.

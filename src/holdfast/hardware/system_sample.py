@@ -20,11 +20,11 @@ class GpuSample:
 
     Attributes:
         index: Its number, of the driver.
-        name: What its maker calls it.
+        name: Name that its maker gives it.
         utilization: The share of time in which it computed, from 0 to 1.
         memory_bytes, memory_total_bytes: Of its memory, what is used; all of it.
         temperature_c: Degrees Celsius.
-        power_w: What it draws.
+        power_w: Power that it draws.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -61,15 +61,15 @@ class SystemSample:
 
     Attributes:
         host: The name of its agent.
-        time_unix_s: When that was.
+        time_unix_s: Unix time of the sample.
         cpu: The share of all its cores that was busy, from 0 to 1.
         load: Processes that run or wait, the mean of a minute.
-        memory_bytes: What cannot be used any more, within the limit that applies.
-        memory_total_bytes: That limit: a container's, or the machine's memory.
+        memory_bytes: Memory that cannot be used any more, within the limit that applies.
+        memory_total_bytes: Limit of it: a container's, or the machine's memory.
         network_receive_bytes_per_s, network_transmit_bytes_per_s: Of all its network interfaces but
             the loopback one.
         disk_read_bytes_per_s, disk_write_bytes_per_s: Of all its disks; None if it shows none.
-        gpus: Those that the workers may use.
+        gpus: GPUs that the workers may use.
         workers: Each from its second sample on.
     """
 

@@ -56,7 +56,7 @@ def _mistake(
 
 
 def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> str:
-    """What is wrong with the value at `path`."""
+    """Words for what is wrong with the value at `path`."""
     kind = mistake["type"]
     got = mistake.get("input")
     if kind == "withheld":  # what was given may be a secret
@@ -98,7 +98,7 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
 
 
 def _instead(path: list[str | int], values: Mapping[str, Any], given: YamlSource | None) -> str:
-    """What to do about an unknown key."""
+    """Remedy for an unknown key."""
     *parents, last = map(str, path)
     close = nearest(last, keys.below(values, *parents))
     replaced = given.overridden([*parents, "name"]) if given and parents else None

@@ -34,7 +34,7 @@ def _is_amount(amount: str) -> str:
 
 
 class Resources(Spec):
-    """What one worker needs for itself."""
+    """Resources that one worker needs for itself."""
 
     cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPUs; 0: as many as `threads_per_worker`, which workers share."""
@@ -50,11 +50,11 @@ class Resources(Spec):
 
     @property
     def is_given(self) -> bool:
-        """Whether a worker needs anything in particular."""
+        """True if a worker needs anything in particular."""
         return bool(self.cpus or self.gpus or self.memory_bytes)
 
     def needs(self, workers: int, threads: int) -> Needs:
-        """What so many workers need on one host, each with so many threads."""
+        """Needs of so many workers on one host, each with so many threads."""
         return Needs(
             workers=workers,
             cpus=max(self.cpus, threads),
@@ -63,7 +63,7 @@ class Resources(Spec):
         )
 
     def times(self, workers: int) -> Self:
-        """What so many workers need."""
+        """Resources of so many workers."""
         return self.model_copy(
             update={
                 "cpus": workers * self.cpus,

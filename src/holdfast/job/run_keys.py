@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from holdfast.job.environment import Environment
-from holdfast.job.part import AutoWorkers, Spec
+from holdfast.job.part import AUTO, AutoWorkers, Spec
 from holdfast.job.resources import Resources
 from holdfast.job.settings import Heartbeat, Restarts
 from holdfast.job.trackers import Trackers
@@ -29,7 +29,7 @@ def _are_variables(names: object) -> object:
 
 
 class RunKeys(Spec):
-    """How the workers of a run are started, watched and restarted."""
+    """Keys for how the workers of a run are started, watched and restarted."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
     """Name of the job; its run directories start with it."""
@@ -58,6 +58,12 @@ class RunKeys(Spec):
     trackers: Trackers = ()
     """Where parameters, metrics and artifacts are sent: `tensorboard`, `mlflow`, `wandb`, `otel`,
     or mappings with such a `name` and its settings. No step waits for them."""
+
+    @property
+    def workers_per_host(self) -> int:
+        """Number of workers that each host starts, rounded up; of a job with numbers."""
+        assert self.workers != AUTO, "it has been resolved"
+        return -(-self.workers // self.hosts)
 
 
 def changed_key(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

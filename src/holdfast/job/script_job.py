@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -33,7 +34,7 @@ class Script(Spec):
 
 
 class ScriptJob(RunKeys):
-    """What `holdfast run` runs: a script, restarted on all workers when one of them fails.
+    """Job of `holdfast run`: a script, restarted on all workers when one of them fails.
 
     The script saves and loads its own checkpoints. Its steps are not known to holdfast.
     """
@@ -46,18 +47,29 @@ class ScriptJob(RunKeys):
     """Port of the store through which process groups meet, on rank 0's host; 0 takes a free one."""
 
     checkpoint: ClassVar[CheckpointSettings] = CheckpointSettings(every_steps=0)
+    backup: ClassVar[None] = None
     threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True
     records_progress: ClassVar[bool] = False
     has_process_groups: ClassVar[bool] = True
 
     @property
+    def code_reference(self) -> str:
+        """Place of the script, as that of a task: `path/to/file.py:` or `package.module:`."""
+        return f"{self.script.path or self.script.module}:"
+
+    @property
+    def code_file(self) -> Path | None:
+        """File with the script; None for a module."""
+        return None if self.script.path is None else Path(self.script.path)
+
+    @property
     def library_variables(self) -> dict[str, str]:
-        """See `TrainJob.library_variables`."""
+        """Counterpart of `TrainJob.library_variables`."""
         return self.env
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
-        """See `run_keys.changed_key`."""
+        """First key that gives other weights; see `run_keys.changed_key`."""
         return changed_key(before, self.weights_config())
 
     def weights_config(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ S3_VARIABLES: Final = (
 
 
 class CheckpointSettings(Spec):
-    """When checkpoints are written. The end of a run and a request to stop also write one."""
+    """Times of checkpoints. The end of a run and a request to stop also write one."""
 
     every_steps: Annotated[int, Field(ge=0)] = 100
     """Steps between checkpoints; 0 disables this."""
@@ -51,7 +51,7 @@ class CheckpointSettings(Spec):
 
     @property
     def retention(self) -> RetentionPolicy:
-        """Which checkpoints are kept."""
+        """Rule for which checkpoints are kept."""
         return RetentionPolicy(last=self.keep, every=self.keep_every)
 
     @model_validator(mode="before")
@@ -89,7 +89,7 @@ class BackupSettings(Spec):
 
 
 class Evaluation(Spec):
-    """When the task's test data is evaluated, and what follows from the result."""
+    """Times at which the task's test data is evaluated, and what follows from the result."""
 
     every_epochs: Count = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
@@ -108,7 +108,7 @@ class Evaluation(Spec):
 
 
 class Heartbeat(Spec):
-    """How soon a host is found to be lost."""
+    """Time until a host is found to be lost."""
 
     interval_s: Annotated[float, Field(ge=0.05, le=60)] = 1.0
     """Seconds between two heartbeats of a host."""
@@ -124,7 +124,7 @@ class Heartbeat(Spec):
 
 
 class InitFrom(Spec):
-    """Where the model's first weights come from. A path alone is enough."""
+    """Source of the model's first weights. A path alone is enough."""
 
     path: Path
     """A run, a checkpoint, a file of `torch.save(model.state_dict(), …)` or safetensors, or a
@@ -140,7 +140,7 @@ class InitFrom(Spec):
 
 
 class LoaderSettings(Spec):
-    """How samples are read. None of these keys changes what is read."""
+    """Options for reading samples. None of these keys changes what is read."""
 
     prefetch: Annotated[int, Field(ge=0, le=64)] = 2
     """Shards that a worker reads ahead; at least as many as it has loader processes."""

@@ -17,5 +17,5 @@ Job: TypeAlias = TrainJob | ScriptJob
 
 
 def is_script(values: Mapping[str, Any]) -> bool:
-    """Whether these keys describe a job with a script."""
+    """True if these keys describe a job with a script."""
     return values.get("script") is not None

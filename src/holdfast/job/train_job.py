@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -50,7 +51,7 @@ NonFinite = Literal["stop", "skip", "recompute"]
 
 
 class TrainRequest(RunKeys):
-    """What `holdfast train` is asked for: a model, its data and how it is trained.
+    """Request to `holdfast train`: a model, its data and how it is trained.
 
     Some numbers may be `auto`, until `resolved` decides them for a run.
     """
@@ -78,7 +79,7 @@ class TrainRequest(RunKeys):
     epochs: Annotated[Count, Field(le=10**9)] = 1
     """Number of times that each training sample is used."""
     extend: bool = False
-    """Whether to resume a run, with more epochs or steps than it began with. Schedules span the new
+    """Resume a run, with more epochs or steps than it began with. Schedules span the new
     length."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial weights, the sample order and all random numbers."""
@@ -230,7 +231,7 @@ class TrainRequest(RunKeys):
 
     @property
     def weighs_shards(self) -> bool:
-        """Whether the number of shards is to be measured: they can be divided unevenly."""
+        """True if the number of shards is to be measured: they can be divided unevenly."""
         return self.shards == AUTO and self.balance != "even"
 
     def _unmeasured_shards(self, workers: int) -> int:
@@ -280,7 +281,7 @@ class TrainRequest(RunKeys):
 
 
 class TrainJob(TrainRequest):
-    """What a run executes: a `TrainRequest` with numbers.
+    """Job that a run executes: a `TrainRequest` with numbers.
 
     The keys in `FREE_ON_RESUME`, and a model's `gradient_checkpointing`, may differ when a run is
     resumed. None of them changes the weights on one kind of hardware, except `non_finite`, which
@@ -292,7 +293,7 @@ class TrainJob(TrainRequest):
     threads_per_worker: Threads
 
     records_progress: ClassVar[bool] = True
-    """Whether steps, metrics and checkpoints of the workers are known to holdfast."""
+    """True if steps, metrics and checkpoints of the workers are known to holdfast."""
     FREE_ON_RESUME: ClassVar[frozenset[str]] = frozenset(
         {
             "workers",
@@ -324,14 +325,14 @@ class TrainJob(TrainRequest):
 
     @property
     def has_process_groups(self) -> bool:
-        """Whether workers communicate through gloo or NCCL, where the failure of one shows in all
+        """True if workers communicate through gloo or NCCL, where the failure of one shows in all
         the others.
         """
         return self.sync == "ddp"
 
     @property
     def restarts_all(self) -> bool:
-        """Whether the failure of one worker restarts all of them from a checkpoint.
+        """True if the failure of one worker restarts all of them from a checkpoint.
 
         A collective of gloo or NCCL cannot continue with a replacement.
         """
@@ -339,7 +340,7 @@ class TrainJob(TrainRequest):
 
     @property
     def merges_shards(self) -> bool:
-        """Whether a worker's shards form one batch, so that the plan shows in the weights."""
+        """True if a worker's shards form one batch, so that the plan shows in the weights."""
         return self.numerics == "fast" or self.sync == "ddp"
 
     @property
@@ -348,12 +349,23 @@ class TrainJob(TrainRequest):
         return self.workers if self.merges_shards else self.shards
 
     @property
+    def code_reference(self) -> str:
+        """Reference to the code that workers import: `package.module:name` and so on."""
+        return self.task
+
+    @property
+    def code_file(self) -> Path | None:
+        """File with the task; None if it is built in, or in a module."""
+        place = self.task.rpartition(":")[0]
+        return Path(place) if place.endswith(".py") else None
+
+    @property
     def library_variables(self) -> dict[str, str]:
         """Environment variables that must be set when a worker loads its libraries."""
         return {**self.env, **(PINNED if self.numerics == "portable" else {})}
 
     def changed_since(self, before: Mapping[str, Any]) -> str | None:
-        """See `run_keys.changed_key`. With `extend`, there may be more epochs."""
+        """Key that gives other weights; see `run_keys.changed_key`. With `extend`, not `epochs`."""
         longer = self.extend and before.get("epochs", 0) <= self.epochs
         known = {**before, "epochs": self.epochs} if longer else before
         return changed_key(known, self.weights_config())

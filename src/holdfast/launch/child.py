@@ -50,7 +50,7 @@ class Forker(Protocol):
         """Fork it; None if that is not possible now.
 
         Args:
-            process: What the fork becomes.
+            process: Role of the fork.
             output: A descriptor for its output.
             fds: Descriptors that it inherits.
         """
@@ -62,7 +62,7 @@ class Child:
     Args:
         process: Ends when this process does.
         log: The file that its output goes to.
-        begin: Where its output begins in that file, bytes.
+        begin: Position at which its output begins in that file, bytes.
         pidfd: Readable once it has ended; by default one is opened.
     """
 
@@ -127,12 +127,12 @@ class Child:
 
     @property
     def ended_with_fork_server(self) -> bool:
-        """Whether it was killed because it was a fork of a fork server that has ended."""
+        """True if it was killed because it was a fork of a fork server that has ended."""
         lent = self._process
         return self.status is not None and isinstance(lent, LentProcess) and lent.ended_with_server
 
     def is_stopped(self) -> bool:
-        """Whether it has been stopped by a signal (SIGSTOP) for longer than STOPPED_S.
+        """True if it has been stopped by a signal (SIGSTOP) for longer than STOPPED_S.
 
         To the other processes that is the same as its death.
         """

@@ -41,7 +41,7 @@ def restore() -> None:
 
 
 def inherited(shell: Mapping[str, str]) -> dict[str, str]:
-    """What workers get of the variables of a shell: not those that only the job may set."""
+    """Variables of a shell that workers get: not those that only the job may set."""
     return {name: value for name, value in shell.items() if not name.startswith(LIBRARIES)}
 
 

@@ -50,7 +50,7 @@ class ForkServer:
 
     Attributes:
         process, variables, code: As above.
-        doing: What it does before it is ready, in words; empty once it is ready.
+        doing: Activity before it is ready, in words; empty once it is ready.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ForkServer:
         return self._inbox.channel.fileno()
 
     def is_ready(self) -> bool:
-        """Whether it can fork; does not wait.
+        """True if it can fork; does not wait.
 
         Raises:
             HoldfastError: It took more than START_TIMEOUT_S for one stage of its start.

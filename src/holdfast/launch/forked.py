@@ -74,7 +74,7 @@ def fork(process: ControlProcess, output: int, fds: Mapping[int, int]) -> Forked
     """Fork this process; None if it has threads.
 
     Args:
-        process: What the fork becomes.
+        process: Role of the fork.
         output: A descriptor for its output.
         fds: Descriptors that it inherits, by the numbers that it knows them by.
     """
@@ -96,7 +96,7 @@ def become(process: ControlProcess, parent: int, output: int, fds: Mapping[int, 
     """Become a control process, in a fork. Nothing of the parent's code runs after this.
 
     Args:
-        process: What to become.
+        process: Role to take.
         parent: Process id of the parent.
         output: A descriptor for its output.
         fds: Descriptors that it inherits, by the numbers that it knows them by.

@@ -22,7 +22,7 @@ class LentProcess:
             server.
 
     Attributes:
-        ended_with_server: Whether it was killed because the fork server has ended.
+        ended_with_server: True if it was killed because the fork server has ended.
     """
 
     def __init__(self, pid: int, pidfd: int, status: int) -> None:

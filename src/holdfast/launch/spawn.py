@@ -70,7 +70,7 @@ class Spawned:
         process: Ends when this process does.
         socket: Connected to it.
         output: A descriptor of the anonymous file that its output goes to.
-        is_command: Whether this process is a command, which may be forked too while it has one
+        is_command: True if this process is a command, which may be forked too while it has one
             thread. A program of a user may not: nothing is known of it.
     """
 

@@ -57,7 +57,7 @@ class Gpt(nn.Module):
         context: Maximum number of positions.
         width, heads, dropout: As in `Block`.
         layers: Number of blocks.
-        gradient_checkpointing: Whether to recompute each block in the backward pass.
+        gradient_checkpointing: True to recompute each block in the backward pass.
     """
 
     def __init__(

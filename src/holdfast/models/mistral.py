@@ -114,7 +114,7 @@ def _check_sizes(spec: MistralSpec, given: Mapping[str, Any], path: Path) -> Non
 
 
 def base_key(spec: MistralSpec, seed: int) -> dict[str, Any]:
-    """What determines the base."""
+    """Values that determine the base."""
     import bitsandbytes
 
     config = config_of(spec).to_dict()
@@ -137,7 +137,7 @@ def tensors(spec: MistralSpec, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
 
     Args:
         spec: The model.
-        seed: Of random weights.
+        seed: Seed of random weights.
 
     Raises:
         JobError: The folder lacks a weight, or one has another shape.
@@ -226,7 +226,7 @@ class AdaptedModel(nn.Module):
     """A network that returns its logits only.
 
     Args:
-        network: Of peft.
+        network: Network of peft.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -244,7 +244,7 @@ def network(spec: MistralSpec, base: Mapping[str, torch.Tensor]) -> AdaptedModel
 
     Args:
         spec: The model.
-        base: What `tensors` has yielded, by name; the model has no copy of it.
+        base: Tensors that `tensors` has yielded, by name; the model has no copy of it.
     """
     config = config_of(spec)
     with torch.device("meta"):

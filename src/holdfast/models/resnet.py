@@ -80,9 +80,9 @@ class ResNet(nn.Module):
         width: Width of the blocks of the first stage; it doubles in each later stage. The published
             networks have 64.
         classes: Number of outputs.
-        large: Whether to use the published stem, which divides height and width by four, instead of
+        large: True to use the published stem, which divides height and width by four, instead of
             one 3x3 convolution.
-        gradient_checkpointing: Whether to recompute each block in the backward pass.
+        gradient_checkpointing: True to recompute each block in the backward pass.
     """
 
     def __init__(

@@ -71,6 +71,8 @@ TEMPLATES: Final = {
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "
     "learning rate after step {step} is {lr:.4g}",
     "plan-changed": "from step {step} on, the workers compute {shards_per_worker} shards",
+    "scores-missing": "balance={balance} begins with equal shares: no reliable score of "
+    "ranks {ranks}",
     "worker-slowed": "rank {rank} takes {factor} times as long as usual at step {step}: {reason}",
     "worker-recovered": "rank {rank} is as fast as before at step {step}",
     "link-slowed": "gradients of ranks {ranks} arrive {factor} times as late as usual at step "

@@ -15,8 +15,6 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.core.code_version import UNKNOWN, CodeVersion
-from holdfast.job.spec import Job
-from holdfast.job.train_job import TrainJob
 from holdfast.linux.files import replace_synced
 from holdfast.rundir.run_directory import CODE_VERSION
 
@@ -29,11 +27,13 @@ _GIT: Final = (
 )
 
 
-def find(job: Job) -> CodeVersion:
-    """The code of a job: the commit of the repository that its task's file is in, or else the
-    working directory, and the digest of that file.
+def find(path: Path | None) -> CodeVersion:
+    """The code of a job: the commit of the repository that its file is in, or else the working
+    directory, and the digest of that file.
+
+    Args:
+        path: File with the job's own code; None if it has none, or names a module.
     """
-    path = _file_of(job)
     commit = _commit(Path.cwd() if path is None else path.parent)
     task_sha256 = None
     if path is not None:
@@ -57,14 +57,6 @@ def kept(run_dir: Path) -> CodeVersion:
         return _JSON.validate_json((run_dir / CODE_VERSION).read_bytes())
     except (OSError, ValidationError):
         return UNKNOWN
-
-
-def _file_of(job: Job) -> Path | None:
-    """The file with a job's own code; None if it has none, or names a module."""
-    if not isinstance(job, TrainJob):
-        return None if job.script.path is None else Path(job.script.path)
-    place = job.task.rpartition(":")[0]
-    return Path(place) if place.endswith(".py") else None
 
 
 def _commit(folder: Path) -> str:

@@ -15,12 +15,12 @@ from holdfast.linux.lifeline import STOP_SIGNALS
 
 @dataclass(slots=True, kw_only=True)
 class Controls:
-    """How to end a run; set by the caller, read about ten times a second.
+    """Requests to end a run; set by the caller, read about ten times a second.
 
     Attributes:
         stop: End the run after the current step, with a checkpoint.
         abort: End the run at once.
-        interrupted: Whether Ctrl-C asked for the end.
+        interrupted: True if Ctrl-C asked for the end.
     """
 
     stop: bool = False
@@ -38,7 +38,7 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
 
     Args:
         controls: Controls of the run.
-        what: What stops, for the person who has sent the signal.
+        what: Name of what stops, for the person who has sent the signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers

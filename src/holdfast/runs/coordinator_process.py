@@ -39,17 +39,17 @@ class CoordinatorProcess:
     Args:
         directory: The run's directory.
         attempt: Names this start of the run.
-        watch: Whether the run's progress is shown.
+        watch: True if the run's progress is shown.
         forks: Forks the coordinator, if it can.
         public: Its address for other hosts; empty if there are none.
-        has_own_host: Whether one of the run's hosts is this one.
+        has_own_host: True if one of the run's hosts is this one.
         log: The run's log of events.
         exits: Counts the ends of coordinators.
 
     Attributes:
-        address: Where it listens, as gRPC names it.
+        address: Address at which it listens, as gRPC names it.
         state: The newest state of the run; None before a coordinator has sent one.
-        has_begun: Whether enough hosts have joined, in this start of the run.
+        has_begun: True if enough hosts have joined, in this start of the run.
     """
 
     def __init__(
@@ -92,22 +92,22 @@ class CoordinatorProcess:
         self._link.send(self._request)
 
     def sources(self) -> Iterable[HasFileno]:
-        """What is readable when there is news."""
+        """Sources that are readable when there is news."""
         return (self._child,) if self._link is None else (self._link, self._child)
 
     @property
     def is_over(self) -> bool:
-        """Whether the coordinator has said that the run is over."""
+        """True if the coordinator has said that the run is over."""
         return self.state is not None and self.state.stage == Stage.END
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a checkpoint is arriving here."""
+        """True while a checkpoint is arriving here."""
         return self.state is not None and self.state.is_receiving
 
     @property
     def is_awaited(self) -> bool:
-        """Whether, at the end, a host may still have a checkpoint for this one."""
+        """True if, at the end, a host may still have a checkpoint for this one."""
         return self.state is not None and self.state.is_awaited
 
     def listen(self) -> None:
@@ -187,7 +187,7 @@ class CoordinatorProcess:
         return child
 
     def _joining(self) -> int:
-        """How many hosts may take part besides this one. One that an engine places may have
+        """Number of hosts that may take part, without this one. One that an engine places may have
         its successor next to it.
         """
         hosts = self._directory.job.hosts

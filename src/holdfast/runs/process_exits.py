@@ -7,7 +7,7 @@ import time
 from holdfast.core.failures import describe
 from holdfast.core.restart_budget import SlidingWindow
 from holdfast.errors import HoldfastError
-from holdfast.job.spec import Job
+from holdfast.job.settings import Restarts
 from holdfast.launch.child import Child
 from holdfast.rundir.json_lines import EventLog
 
@@ -16,14 +16,14 @@ class ProcessExits:
     """Logs the exits of one run's agents, coordinators and fork servers, and counts them.
 
     Args:
-        job: Says how many are tolerated.
+        limits: Limits within which they are tolerated.
         log: The run's log of events.
     """
 
-    def __init__(self, job: Job, log: EventLog) -> None:
+    def __init__(self, limits: Restarts, log: EventLog) -> None:
         self._log = log
-        self._limits = job.restarts
-        self._window = SlidingWindow(job.restarts.limit, job.restarts.window_s)
+        self._limits = limits
+        self._window = SlidingWindow(limits.limit, limits.window_s)
 
     def note(self, what: str, child: Child) -> None:
         """Log an exit that does not count."""

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """How the processes of a run are started and ended. None of it can change the result.
+    """Options to start and end the processes of a run. None of them can change the result.
 
     Attributes:
         forks: A fork server to use as long as it lives, or one that is being started for this run
             alone; by default one is started.
         code: The job's task, if it comes by value; see `tasks.by_value`.
-        controls: How to end the run.
+        controls: Requests to end the run.
     """
 
     forks: ForkServer | Spawned | None = None
@@ -67,7 +67,7 @@ def run(
 
     Args:
         directory: The run's directory, held by this process.
-        options: How its processes are started and ended.
+        options: Options to start and end its processes.
         sinks: Receive the run's progress; the caller closes them.
         placement: The hosts of the run.
 
@@ -108,9 +108,10 @@ def _run(
     if placement.profile is not None:
         profile = placement.profile.for_run()
         replace_synced(directory.path / PROFILE, profile.encode())
-    code_version.keep(directory.path, code_version.find(directory.job))
+    code_version.keep(directory.path, code_version.find(directory.job.code_file))
     if placement.endpoint is not None:
-        replace_synced(directory.path / ARCHIVE, code_of_job.pack(directory.job, directory.path))
+        packed = code_of_job.pack(directory.job.code_reference, directory.path)
+        replace_synced(directory.path / ARCHIVE, packed)
     what = "after this step" if directory.job.records_progress else "the script"
     with EventLog(directory.path / EVENTS) as log, stopped_by_signals(options.controls, what):
         log.event("run-started", workers=directory.job.workers, pid=os.getpid())
@@ -137,7 +138,7 @@ def _supervisor(
     log: EventLog,
 ) -> Iterator[RunSupervisor]:
     """The run's processes, all of which end with the block."""
-    exits = ProcessExits(directory.job, log)
+    exits = ProcessExits(directory.job.restarts, log)
     attempt = secrets.token_hex(4)
     with ExitStack() as owned:
         if placement.engine and placement.endpoint:
@@ -179,7 +180,7 @@ def _starter(
     """Starts agents on this host."""
     interface = None
     if placement.endpoint is not None:
-        interface = placement.endpoint.own_interface(directory.path, directory.job)
+        interface = placement.endpoint.own_interface(directory.path, directory.job.network)
     return LocalHosts(
         directory, attempt, log, exits, options.forks, options.code, interface, placement.shares
     )

@@ -33,7 +33,9 @@ def fork_server(
         code: The job's task, if it comes by value.
         run_dir: A run directory, which may hold sources that came from another host.
     """
-    needed = reference.of_job(job)
+    needed = []  # a script must run in the workers only
+    if isinstance(job, TrainJob):
+        needed = reference.imported_by(job.task, job.model)
     named = _named(job, code)
     if run_dir is not None:
         needed = [located(each, run_dir) for each in needed]
@@ -83,7 +85,7 @@ class RunForkServer:
             self.current = self._start(given if isinstance(given, Spawned) else None)
 
     def is_ready(self) -> bool:
-        """Whether it can fork; does not wait.
+        """True if it can fork; does not wait.
 
         Raises:
             HoldfastError: It takes too long to start.
@@ -93,7 +95,7 @@ class RunForkServer:
         return ready
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Whether it has ended, or does so within this time."""
+        """True if it has ended, or does so within this time."""
         self._oom_kills.look()
         kill_if_stopped(self.current.process)
         return self.current.process.await_end(timeout_s)

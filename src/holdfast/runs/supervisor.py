@@ -36,7 +36,7 @@ class RunSupervisor:
         coordinator: The run's coordinator.
         follower: Tells the run's sinks what happens.
         log: The run's log of events.
-        controls: How to end it.
+        controls: Requests to end it.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RunSupervisor:
                 self._coordinator.restart_if_ended()  # the agent may not have heard of that yet
 
     def _error(self, state: RunStateMessage) -> HoldfastError:
-        """What ended the run."""
+        """Report of how the run ended."""
         advice = _advice(self._directory.path)
         if state.root_cause is None:
             return HoldfastError(state.reason + advice)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
 from holdfast.record import recovery_reports
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Ending, Sink
@@ -48,7 +47,8 @@ class Notifier(Sink):
     """Sends the recoveries of a run, and its end.
 
     Args:
-        job: Names the variables.
+        job: Name of the job.
+        variables: Names of the variables.
         environment: The variables' values.
         run_dir: The run's directory.
         tell: Called with a line for people.
@@ -59,13 +59,14 @@ class Notifier(Sink):
 
     def __init__(
         self,
-        job: Job,
+        job: str,
+        variables: Sequence[str],
         environment: Mapping[str, str],
         run_dir: Path,
         tell: Callable[[str], None],
     ) -> None:
-        self._title = f"holdfast: {job.name}"
-        self._services = {name: _service(name, environment.get(name)) for name in job.notify}
+        self._title = f"holdfast: {job}"
+        self._services = {name: _service(name, environment.get(name)) for name in variables}
         self._run_dir = run_dir
         self._tell = tell
         self._under_way: list[_Sending] = []

@@ -19,8 +19,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from holdfast.errors import JobError, ProtocolError
-from holdfast.job.spec import Job
-from holdfast.job.train_job import TrainJob
 from holdfast.tasks import by_value
 
 FOLDER: Final = "code"
@@ -38,18 +36,18 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """The time of every file: equal sources give equal archives."""
 
 
-def pack(job: Job, run_dir: Path | None) -> bytes:
+def pack(reference: str, run_dir: Path | None) -> bytes:
     """The sources of a job, as a zip file; empty if it needs none that are not installed.
 
     Args:
-        job: The job.
+        reference: Code of the job; see `TrainJob.code_reference`.
         run_dir: Its run directory, which may hold sources that came from another host; None if
             there is none yet.
 
     Raises:
         JobError: They are too large, or exist only in the process that started the run.
     """
-    base, paths = _sources(job, run_dir)
+    base, paths = _sources(reference, run_dir)
     found = list(paths)
     return _packed(base, found) if found else b""
 
@@ -130,9 +128,9 @@ def _check(files: Iterable[zipfile.ZipInfo]) -> None:
         raise ProtocolError(f"the coordinator sent {size_bytes} bytes of sources")
 
 
-def _sources(job: Job, run_dir: Path | None) -> tuple[Path, Iterable[Path]]:
+def _sources(reference: str, run_dir: Path | None) -> tuple[Path, Iterable[Path]]:
     """The files to pack, and the folder that their names are relative to."""
-    place = _place_of(job)
+    place = _place_of(reference)
     if not place:
         return Path(), ()
     if run_dir is not None and (run_dir / FOLDER).is_dir():
@@ -145,16 +143,14 @@ def _sources(job: Job, run_dir: Path | None) -> tuple[Path, Iterable[Path]]:
     return package.parent, [package] if package.is_file() else _below(package)
 
 
-def _place_of(job: Job) -> str:
+def _place_of(reference: str) -> str:
     """The file or module of a job's own code; empty if it has none."""
-    if not isinstance(job, TrainJob):
-        return job.script.path or job.script.module or ""
-    if job.task.startswith(by_value.PREFIX):
+    if reference.startswith(by_value.PREFIX):
         raise JobError(
-            f"task {job.task} cannot run on several hosts: its code exists in this process only; "
+            f"task {reference} cannot run on several hosts: its code exists in this process only; "
             "define it in a file, and name it as path/to/file.py:name"
         )
-    return job.task.rpartition(":")[0]
+    return reference.rpartition(":")[0]
 
 
 def _package(name: str) -> Path | None:

@@ -91,7 +91,7 @@ class QLora:
 
     @property
     def metrics(self) -> dict[str, object]:
-        """What is computed of the losses of all samples."""
+        """Metrics from the losses of all samples."""
         return {"test_loss": _mean, "perplexity": lambda losses: math.exp(_mean(losses))}
 
     @cached_property

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
-from holdfast.job.spec import Job
-from holdfast.job.train_job import TrainJob
 from holdfast.tasks import by_value
 
 BUILTIN: Final = {
@@ -40,15 +38,10 @@ _importing: list[Path] = []
 """Files of tasks that this process imports just now."""
 
 
-def of_job(job: Job) -> list[str]:
-    """References that every worker of `job` imports: its task, and the library of its model.
-
-    A script has none: it must run in the workers only.
-    """
-    if not isinstance(job, TrainJob):
-        return []
-    needed = [] if job.task.startswith(by_value.PREFIX) else [job.task]
-    library = _LIBRARIES.get(type(job.model))
+def imported_by(task: str, model: object) -> list[str]:
+    """References that every worker of a job imports: its task, and the library of its model."""
+    needed = [] if task.startswith(by_value.PREFIX) else [task]
+    library = _LIBRARIES.get(type(model))
     return [*needed, *([library] if library is not None else [])]
 
 

@@ -20,7 +20,7 @@ class FrozenTensors:
 
     Attributes:
         name: Their name.
-        key: What determines them, as plain data.
+        key: Values that determine them, as plain data.
         build: Yields them by name.
         cache: Directory for them; None for the run's.
     """
@@ -36,7 +36,7 @@ class FineTunes(Protocol):
     """A task whose model is built around frozen tensors.
 
     Attributes:
-        tensors: What `frozen` names, by the name and the tensor's name; set before all else is
+        tensors: Tensors of `frozen`, by the name and the tensor's name; set before all else is
             called.
         metrics: What an evaluation computes of what `measure` returned for all samples, by name.
     """
@@ -45,7 +45,7 @@ class FineTunes(Protocol):
     metrics: Mapping[str, Any]
 
     def frozen(self) -> Iterable[FrozenTensors]:
-        """What the model needs."""
+        """Libraries and sizes that the model needs."""
         ...
 
 

@@ -25,9 +25,9 @@ def resolved_workers(
     """The job with numbers, and the options of its run: a fork server that measured is lent to it.
 
     Args:
-        request: What is asked for.
+        request: Request of the user.
         begun: The job of the run that is resumed, whose numbers are kept; None at a first start.
-        options: How the run is launched.
+        options: Options with which the run is launched.
         queue: True if the run may wait for other runs of this host.
 
     Raises:

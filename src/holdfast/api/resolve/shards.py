@@ -44,12 +44,12 @@ OF_STEPS: Final = ("reduce", "optimizer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a trial has found.
+    """Measurements of a trial.
 
     Attributes:
-        shards: Of a step.
-        step_s: What a step takes.
-        coarse_s: How much of that a split without end would save.
+        shards: Shards of a step.
+        step_s: Duration of a step.
+        coarse_s: Part of that which a split without end would save.
     """
 
     shards: int
@@ -120,11 +120,11 @@ def _measured(
 
 
 def measured(shards: int, steps: Sequence[TimedStep]) -> Measured:
-    """What the steps of a trial show.
+    """Measurements from the steps of a trial.
 
     Args:
-        shards: Of a step.
-        steps: Those to count. The last one has the plan to which they have come.
+        shards: Shards of a step.
+        steps: Steps to count. The last one has the plan to which they have come.
     """
     most = max(step.samples for step in steps)
     whole = [step for step in steps if step.samples == most]
@@ -154,7 +154,7 @@ def chosen(found: Sequence[Measured]) -> int:
 
 
 def report(found: Sequence[Measured], best: int) -> list[str]:
-    """What was measured, in lines: the steps, and what more shards cost and save."""
+    """Lines about what was measured: the steps, and what more shards cost and save."""
     if not found:
         return [f"{best} shards: more would be empty"]
     steps = ", ".join(f"{_ms(each.step_s)} with {each.shards}" for each in found)
@@ -173,7 +173,7 @@ def report(found: Sequence[Measured], best: int) -> list[str]:
 
 
 def _weighed(fewer: Measured, more: Measured) -> tuple[str, str]:
-    """What more shards cost and save, in ms."""
+    """Cost and gain of more shards, in ms."""
     saved_s = max(fewer.coarse_s - more.coarse_s, 0.0)
     return _ms(max(more.step_s - fewer.step_s + saved_s, 0.0)), _ms(saved_s)
 

@@ -43,9 +43,9 @@ class TimedStep:
     """A step of a trial.
 
     Attributes:
-        samples: How many it had.
-        seconds: How long it took.
-        workers: What each member has measured, a list per column; see `worker.breakdown`.
+        samples: Number of them.
+        seconds: Duration.
+        workers: Measurements of each member, a list per column; see `worker.breakdown`.
     """
 
     samples: int
@@ -59,10 +59,10 @@ def timed_steps(
     """The counted steps of a trial of a job, at least one.
 
     Args:
-        job: What to try.
-        options: How the run itself is launched, on a fork server that outlives the trial. They
+        job: Job to try.
+        options: Options of the run itself, on a fork server that outlives the trial. They
             learn of Ctrl-C.
-        key: What is being measured, such as `workers=auto`.
+        key: Name of what is being measured, such as `workers=auto`.
         placement: The hosts of the run itself.
 
     Raises:

@@ -30,8 +30,8 @@ def divisions(request: TrainRequest, cores: int) -> list[TrainJob]:
     Each has a thread on every core, unless the job says how many threads a worker has.
 
     Args:
-        request: What is asked for.
-        cores: How many there are.
+        request: Request of the user.
+        cores: Number of them.
 
     Raises:
         JobError: The job allows no number of workers.
@@ -57,7 +57,7 @@ def fastest(jobs: Sequence[TrainJob], options: LaunchOptions) -> TrainJob:
     """The one of `jobs` with the most samples per second; what was measured is printed.
 
     Args:
-        jobs: What to try, with fewer workers first.
+        jobs: Jobs to try, with fewer workers first.
         options: See `timed_steps`.
 
     Raises:

@@ -20,7 +20,7 @@ RunOrCheckpoint = Annotated[
 
 
 def settings_of(run: Path) -> CheckpointSettings:
-    """What the job of a run says of its checkpoints.
+    """Checkpoint settings of the job of a run.
 
     Raises:
         JobError: There is no job that this version can read.

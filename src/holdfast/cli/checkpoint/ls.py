@@ -76,7 +76,7 @@ def _table(items: list[Item], *, framed: bool) -> Table:
 
 
 def _written_at(item: Item) -> float | None:
-    """When it was committed, Unix time, seconds; None if that is not known."""
+    """Unix time at which it was committed, seconds; None if that is not known."""
     if item.manifest is None:
         return None
     return datetime.fromisoformat(item.manifest.origin.at).timestamp()

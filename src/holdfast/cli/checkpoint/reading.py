@@ -32,8 +32,8 @@ def reading(what: str, size_bytes: int | None = None) -> Iterator[Callable[[int]
     """Show a bar on standard error while something is read, where that is a terminal.
 
     Args:
-        what: What is read.
-        size_bytes: How much that is; None if it is not known.
+        what: Name of what is read.
+        size_bytes: Size of that; None if it is not known.
 
     Yields:
         A function to call with the bytes that were read since the last call.

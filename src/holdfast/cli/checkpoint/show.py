@@ -65,7 +65,7 @@ def _in_words(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _origin(origin: Origin) -> str:
-    """When, where and with which code a checkpoint was made."""
+    """Time, host and code of a checkpoint."""
     at = f"{origin.at} on {origin.host}"
     version = in_words(origin.code)
     return f"{at}, {version}" if version else at
@@ -77,7 +77,7 @@ def _largest(entries: tuple[Entry, ...]) -> str:
 
 
 def _place(facts: Mapping[str, Any], step: int) -> str:
-    """Where in the data a run is after `step` steps."""
+    """Position in the data after `step` steps."""
     from holdfast.data.loading.order import SampleOrder  # imports numpy
 
     order = SampleOrder.of_facts(facts)

@@ -28,7 +28,7 @@ PUBLIC_KEY: Final = "--public-key"
 
 
 class Kind(enum.StrEnum):
-    """What is wrong with a checkpoint, or with a file of it."""
+    """Problem of a checkpoint, or of a file of it."""
 
     DAMAGED = "damaged"
     UNREADABLE = "cannot be read now"
@@ -51,12 +51,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was found in a checkpoint.
+    """Findings about a checkpoint.
 
     Attributes:
         name: Its name.
         size_bytes: The size of its state; None if its manifest cannot be read.
-        problems: What is wrong; nothing, if it is verified.
+        problems: Problems; none, if it is verified.
     """
 
     name: str

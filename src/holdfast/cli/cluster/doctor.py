@@ -23,7 +23,7 @@ from holdfast.doctor.host import examine
 from holdfast.doctor.needs import Needs
 from holdfast.doctor.peers.check import Plan, check_hosts
 from holdfast.job import load
-from holdfast.job.train_job import TrainJob, TrainRequest
+from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.cores import usable_cores
 from holdfast.rundir.run_directory import new_run
@@ -93,7 +93,7 @@ class _Hosts:
     Attributes:
         request: The job.
         words: Its name, and the overrides that the user has given.
-        run_dir: That the run would have.
+        run_dir: Directory that the run would have.
         show: Shows a finding.
     """
 
@@ -112,18 +112,18 @@ class _Hosts:
         if not would_work(found):
             return Conclusion(findings=tuple(found), settings=())
         sidecar = announcing(endpoint, needs.job.hosts - 1)
-        plan = self._plan(needs.job, Placement(endpoint=endpoint), ())
+        plan = self._plan(Placement(endpoint=endpoint), ())
         return check_hosts(replace(plan, forks=forks, sidecar=sidecar))
 
     def of_engine(self, on: str, address: str) -> Conclusion:
         """Check the hosts that an engine reserves."""
         placing = ("--on", on, "--address", address) if address else ("--on", on)
         with engine_hosts(self.request, on, address) as hosts:
-            return check_hosts(self._plan(self.request.resolved(), hosts, placing))
+            return check_hosts(self._plan(hosts, placing))
 
-    def _plan(self, job: TrainJob, hosts: Placement, placing: tuple[str, ...]) -> Plan:
+    def _plan(self, hosts: Placement, placing: tuple[str, ...]) -> Plan:
         return Plan(
-            job=job,
+            job=self.request.resolved(),
             placement=hosts,
             words=self.words,
             placing=placing,

@@ -1,4 +1,4 @@
-"""How other hosts join a run of this one: the options for it, and the line to paste on them."""
+"""Joining of other hosts to a run of this one: its options, and the line to paste there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Port = Annotated[
 
 
 def endpoint_at(address: str | None, port: int) -> Endpoint:
-    """Where the others connect to.
+    """Endpoint that the others connect to.
 
     Raises:
         JobError: No address is given, and there is no default route.

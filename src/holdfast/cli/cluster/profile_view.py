@@ -113,7 +113,7 @@ def _copies(device: Device) -> str:
 
 
 def _state(state: GpuState) -> str:
-    """What a GPU reports of itself."""
+    """State that a GPU reports."""
     limit = "" if state.power_limit_w is None else f" of {state.power_limit_w:.0f}"
     most = "" if state.max_clock_mhz is None else f" of {state.max_clock_mhz:.0f}"
     busy = None if state.utilization is None else 100 * state.utilization

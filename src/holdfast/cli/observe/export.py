@@ -14,7 +14,7 @@ from holdfast.errors import CheckpointError, JobError
 
 
 class Format(enum.StrEnum):
-    """What `--format` names: a format of weights, or one of the record of a run."""
+    """Choices of `--format`: a format of weights, or one of the record of a run."""
 
     DCP = "dcp"
     CSV = "csv"

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.api.background import show
 from holdfast.cli.arguments import Json
-from holdfast.cli.background import show
 from holdfast.errors import HoldfastError, JobError
 from holdfast.record import history, registry
 from holdfast.record.registry import Record

@@ -69,17 +69,17 @@ class AgentCommand:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the agent has begun."""
+        """True if the agent has begun."""
         return PLACED in self._lines(0)
 
     @property
     def is_taken_away(self) -> bool:
-        """Whether the agent's host has announced that it will be taken away."""
+        """True if the agent's host has announced that it will be taken away."""
         return TAKEN_AWAY in self._lines(0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the agent has ended because the run is over."""
+        """True if the agent has ended because the run is over."""
         return OVER in self._lines(0)
 
     def last_line(self, noise: str) -> str:

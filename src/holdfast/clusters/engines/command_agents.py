@@ -35,13 +35,13 @@ _PENDING: Final = Place(state=PlaceState.PENDING)
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """Where one agent fits.
+    """Space for one agent.
 
     Attributes:
         host: The host, as the command names it.
-        usable_at: When it can be tried again, monotonic seconds; 0 for a host never lost.
-        is_lost: Whether the cluster manager says that the host is lost.
-        deadline_unix_s: When the host is taken away, if the cluster manager says so.
+        usable_at: Time at which it can be tried again, monotonic seconds; 0 for a host never lost.
+        is_lost: True if the cluster manager says that the host is lost.
+        deadline_unix_s: Unix time at which the host is taken away, if the cluster manager says so.
     """
 
     host: str
@@ -55,10 +55,10 @@ class _Agent:
     """One agent.
 
     Attributes:
-        launch: What was asked for.
-        began: When, monotonic seconds.
-        slot, command: Where it runs; None while it waits for a slot.
-        place: Where it is, for the run.
+        launch: Request that started it.
+        began: Time of the start, monotonic seconds.
+        slot, command: Slot and process; None while it waits for a slot.
+        place: Name of its host, for the run.
         cause: Why it could not be placed the last time.
     """
 
@@ -76,7 +76,7 @@ class CommandAgents:
     Args:
         words: The command that runs an agent at a host.
         lost_status: The exit status by which this command says that the host is not reached.
-        noise: How lines begin that this command adds to what an agent says at its end.
+        noise: Beginning of lines that this command adds to what an agent says at its end.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class CommandAgents:
         self._slots += [Slot(host=host, usable_at=later) for host in lost]
 
     def start(self, launch: Launch) -> None:
-        """See `Engine.start`."""
+        """Implements `Engine.start`."""
         self._agents[launch.name] = _Agent(launch=launch, began=time.monotonic())
         self._fill_slots()
 
     def stop(self, name: str) -> None:
-        """See `Engine.stop`."""
+        """Implements `Engine.stop`."""
         agent = self._agents[name]
         if agent.command is not None:
             agent.command.stop()
@@ -114,7 +114,7 @@ class CommandAgents:
             agent.place = Place(state=PlaceState.ENDED, succeeded=True)
 
     def places(self) -> Mapping[str, Place]:
-        """See `Engine.places`."""
+        """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
         for agent in self._agents.values():
@@ -150,11 +150,11 @@ class CommandAgents:
         os.eventfd_write(self._woken, 1)
 
     def fileno(self) -> int:
-        """See `Engine.fileno`."""
+        """Implements `Engine.fileno`."""
         return self._news.fileno()
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Implements `Engine.close`."""
         commands = [agent.command for agent in self._agents.values() if agent.command is not None]
         for command in commands:
             command.stop()

@@ -31,12 +31,12 @@ when its host was lost.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a run needs.
+    """Request of a run for hosts.
 
     Attributes:
-        agents: How many, each on a host of its own.
-        workers: Of each agent.
-        resources: Of each worker.
+        agents: Number of agents, each on a host of its own.
+        workers: Workers of each agent.
+        resources: Resources of each worker.
     """
 
     agents: int
@@ -45,13 +45,13 @@ class Ask:
 
     @property
     def needs(self) -> Needs:
-        """What one agent needs on its host."""
+        """Needs of one agent on its host."""
         resources = self.resources
         return resources.needs(self.workers, resources.cpus)
 
     @property
     def of_agent(self) -> Resources:
-        """What one agent needs."""
+        """Needs of one agent."""
         return self.resources.times(self.workers)
 
 
@@ -76,7 +76,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--on` calls it."""
+        """Name by which `--on` calls it."""
 
     @property
     def peer(self) -> str:
@@ -86,7 +86,7 @@ class Engine(Protocol):
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts it has, whether they are free or not."""
+        """Number of its hosts, whether they are free or not."""
 
     def reserve(self, ask: Ask) -> str:
         """Reserve capacity for all agents at once; returns what is lacking now, or nothing."""

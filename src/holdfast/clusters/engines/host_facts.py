@@ -16,12 +16,12 @@ from holdfast.rundir.claims import claims_here, describe
 
 
 class HostFacts(BaseModel):
-    """What a host has.
+    """Supply of a host.
 
     Attributes:
-        version: Of holdfast, see `own_wheel`.
-        supply: What agents may use.
-        claims: What runs use of it.
+        version: Version of holdfast, see `own_wheel`.
+        supply: CPUs, GPUs and memory that agents may use.
+        claims: Claims of runs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,7 +32,7 @@ class HostFacts(BaseModel):
 
     @classmethod
     def here(cls) -> HostFacts:
-        """Those of this host."""
+        """Facts about this host."""
         return cls(
             version=version_of_code(),
             supply=supply_here(os.environ),
@@ -43,8 +43,8 @@ class HostFacts(BaseModel):
         """Why the host cannot run agents, in words; nothing if it can.
 
         Args:
-            version: That of the holdfast that starts them.
-            needs: What they need together.
+            version: Version of the holdfast that starts them.
+            needs: Sum of their needs.
         """
         if self.version != version:
             return f"has holdfast {self.version}, this host {version}"
@@ -52,7 +52,7 @@ class HostFacts(BaseModel):
         return f"lacks {describe(lacking)}" if lacking else ""
 
     def shortages(self, needs: Needs) -> list[Shortage]:
-        """What is lacking next to the runs that use the host."""
+        """Shortages next to the runs that use the host."""
         return shortages(needs, self.supply, self.claims)
 
 

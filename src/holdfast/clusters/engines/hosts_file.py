@@ -25,7 +25,7 @@ class SshHost(BaseModel):
     Attributes:
         name: The host, as ssh names it: a line of its configuration, an address, or user@address.
         python: Its Python, which has holdfast.
-        slots: How many agents may run there.
+        slots: Number of agents that may run there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

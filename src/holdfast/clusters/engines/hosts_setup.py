@@ -40,12 +40,12 @@ _REGISTRY: Final = "--timeout 5 --retries 0"
 
 @dataclass(slots=True, kw_only=True)
 class _Packages:
-    """What is sent to hosts.
+    """Files that are sent to hosts.
 
     Attributes:
-        folder: Where it is made.
-        wheel: Of holdfast.
-        version: Of its code.
+        folder: Folder in which it is made.
+        wheel: Wheel of holdfast.
+        version: Version of its code.
     """
 
     folder: Path
@@ -59,7 +59,7 @@ class _Packages:
         return [self.wheel, self.folder / _CONSTRAINTS]
 
     def all(self) -> list[Path]:
-        """Those with the wheels of every package that holdfast needs.
+        """Setup with the wheels of every package that holdfast needs.
 
         Raises:
             EngineError: They cannot be loaded.
@@ -167,7 +167,7 @@ def _send(host: SshHost, venv: str, files: list[Path]) -> None:
 
 
 def _do(host: SshHost, command: str, source: IO[bytes] | None = None) -> str:
-    """What a command on a host prints.
+    """Output of a command on a host.
 
     Raises:
         EngineError: It fails.

@@ -39,8 +39,8 @@ def run_on(
     Args:
         host: The host.
         command: For its shell.
-        timeout_s: How long it may take; then its status is that of a host that is not reached.
-        source: What it reads; by default nothing.
+        timeout_s: Time limit; after it, its status is that of a host that is not reached.
+        source: Input of the command; by default none.
 
     Raises:
         EngineError: This host has no ssh.
@@ -63,7 +63,7 @@ def run_on(
 
 
 def facts_of(host: SshHost) -> HostFacts | str:
-    """What a host has, or in words why it does not say that."""
+    """Supply of a host, or words for why it does not say that."""
     command = shlex.join([host.python, "-m", "holdfast.clusters.engines.host_facts"])
     done = run_on(host, f"exec {command}", CHECK_S)
     last = last_line(done.stderr) or f"status {done.returncode}"
@@ -80,7 +80,7 @@ def facts_of(host: SshHost) -> HostFacts | str:
 
 
 def address_of(host: SshHost) -> str:
-    """Where ssh connects for a host, by its configuration.
+    """Address to which ssh connects for a host, by its configuration.
 
     Raises:
         EngineError: This host has no ssh.

@@ -40,7 +40,7 @@ class SlurmEngine:
     """Places the agents of one run in the nodes of the job that this process belongs to.
 
     Args:
-        environment: Of this process, which describes the job.
+        environment: Environment of this process, which describes the job.
 
     Raises:
         EngineError: This process belongs to no job, or Slurm does not answer.
@@ -72,11 +72,11 @@ class SlurmEngine:
 
     @property
     def num_hosts(self) -> int:
-        """See `Engine.num_hosts`."""
+        """Implements `Engine.num_hosts`."""
         return len(self._nodes)
 
     def reserve(self, ask: Ask) -> str:
-        """See `Engine.reserve`."""
+        """Implements `Engine.reserve`."""
         self._needs = needs = ask.of_agent
         cpus = dict(zip(self._nodes, _cpus(self._environment), strict=True))
         fit = [node for node in self._nodes if cpus[node] >= needs.cpus]
@@ -96,7 +96,7 @@ class SlurmEngine:
         return ""
 
     def places(self) -> Mapping[str, Place]:
-        """See `Engine.places`."""
+        """Implements `Engine.places`."""
         self._agents.lose(self._lost)
         places = self._agents.places()
         states = {place.state for place in places.values()}
@@ -105,7 +105,7 @@ class SlurmEngine:
         return places
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Implements `Engine.close`."""
         self._closing.set()
         self._watcher.join()
         self._agents.close()
@@ -155,7 +155,7 @@ def _expand(nodes: str) -> list[str]:
 
 
 def _address(node: str) -> str:
-    """Where a node is reached."""
+    """Address of a node."""
     found = re.search(r"NodeAddr=(\S+)", _ask("scontrol", "show", "node", node))
     return found[1] if found else node
 
@@ -167,7 +167,7 @@ def _cpus(environment: Mapping[str, str]) -> Iterator[int]:
 
 
 def _ask(*words: str) -> str:
-    """What a command of Slurm prints.
+    """Output of a command of Slurm.
 
     Raises:
         EngineError: It fails.

@@ -32,13 +32,13 @@ END_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a host has.
+    """Supply of a host.
 
     Attributes:
         host: The host.
-        slots: How many agents fit there now.
+        slots: Number of agents that fit there now.
         lacks: Why no more do, in words.
-        is_in_use: Whether that is due to other runs.
+        is_in_use: True if that is due to other runs.
     """
 
     host: SshHost
@@ -72,11 +72,11 @@ class SshEngine:
 
     @property
     def num_hosts(self) -> int:
-        """See `Engine.num_hosts`."""
+        """Implements `Engine.num_hosts`."""
         return len(self._hosts)
 
     def reserve(self, ask: Ask) -> str:
-        """See `Engine.reserve`."""
+        """Implements `Engine.reserve`."""
         answers = self._answers(ask)
         if _num_slots(answers) < ask.agents and any(each.is_in_use for each in answers):
             time.sleep(END_S)

@@ -1,4 +1,4 @@
-"""Who may do what in Kubernetes: agents nothing; the coordinator may fill one Secret.
+"""Rights in Kubernetes: agents nothing; the coordinator may fill one Secret.
 
 The Secret is rendered empty, so that the coordinator needs no right to create any, and what is
 applied again takes nothing from it.

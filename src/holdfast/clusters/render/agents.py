@@ -46,7 +46,7 @@ def job_of(plan: Plan, coordinator: str) -> Document:
     """The specification of the agents' Job.
 
     Args:
-        plan: Of the run.
+        plan: Plan of the run.
         coordinator: The host name of the coordinator's pod.
     """
     address = f"{coordinator}:{JOIN_PORT}"

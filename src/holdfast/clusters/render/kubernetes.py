@@ -26,7 +26,7 @@ def kubernetes(plan: Plan, shown: Tree | None = None) -> Tree:
     """All files for Kubernetes, by their paths below the folder that is rendered.
 
     Args:
-        plan: Of the run.
+        plan: Plan of the run.
         shown: See `monitoring`, of a plan with metrics.
     """
     return {

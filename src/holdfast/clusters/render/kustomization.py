@@ -15,9 +15,9 @@ def with_job(
     """A folder of manifests, and the job for them.
 
     Args:
-        plan: Of the run.
+        plan: Plan of the run.
         files: The documents of each file.
-        is_followed: Whether kustomize knows where the manifests name the job's ConfigMap. If not,
+        is_followed: True if kustomize knows where the manifests name the job's ConfigMap. If not,
             its name has no digest of the job.
     """
     manifests = {path: yaml_of(*documents) for path, documents in files.items()}
@@ -55,7 +55,7 @@ def appended(kind: str, name: str, **lists: Document) -> Document:
 
     Args:
         kind, name: The object.
-        lists: What is appended to which list.
+        lists: Items that are appended to each list.
     """
     additions = [
         {"op": "add", "path": f"/spec/template/spec/{key}/-", "value": value}

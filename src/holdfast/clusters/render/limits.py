@@ -31,7 +31,7 @@ def limits(plan: Plan, others: int, largest_bytes: int) -> list[Document]:
     """The quota of the namespace, and the limits of a container.
 
     Args:
-        plan: Of the run.
+        plan: Plan of the run.
         others: Pods that do not train.
         largest_bytes: Memory of the largest container of these.
     """
@@ -67,7 +67,7 @@ def limits(plan: Plan, others: int, largest_bytes: int) -> list[Document]:
 
 
 def disruptions(plan: Plan) -> Document:
-    """How many agents may be evicted: one at a time, as the others continue without it.
+    """Limit of evictions: one agent at a time, as the others continue without it.
 
     A number of pods, as a Job has no scale of which to take a share.
     """

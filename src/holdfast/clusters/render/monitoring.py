@@ -34,7 +34,7 @@ def monitoring(plan: Plan, shown: Tree) -> Tree:
     """The folder to apply besides an overlay.
 
     Args:
-        plan: Of a run.
+        plan: Plan of a run.
         shown: `rules.yaml` with alert rules, and `holdfast.json` with a dashboard.
     """
     files = {
@@ -195,10 +195,10 @@ def _pod(
     """The template of a pod of one container, of an image that others have made.
 
     Args:
-        name: Of the container.
+        name: Name of the container.
         image: Its image.
         amounts: Its requests, which are its limits.
-        mounts: Where volumes are, by their names; those of /etc are read-only.
+        mounts: Paths of volumes, by their names; those of /etc are read-only.
         volumes: The volumes.
         parts: Its other fields.
     """
@@ -304,7 +304,7 @@ def _network(plan: Plan) -> list[Document]:
 
 
 def _scrape(plan: Plan) -> Document:
-    """What Prometheus reads: every pod with a port called `metrics`, those of runs by a token."""
+    """Targets of Prometheus: pods with a port called `metrics`, those of runs by a token."""
     keep = {
         "source_labels": ["__meta_kubernetes_pod_container_port_name"],
         "regex": "metrics",

@@ -24,7 +24,7 @@ class _Pool:
 
     Attributes:
         largest: The most nodes that it may have; it may have none.
-        is_spot: Whether the cloud may take its nodes away.
+        is_spot: True if the cloud may take its nodes away.
     """
 
     largest: int
@@ -145,7 +145,7 @@ def _script(commands: Sequence[Sequence[str]], **variables: str) -> str:
 
     Args:
         commands: The words of each; the first is written as it is, and others may name variables.
-        variables: What the environment must contain, with a description of each.
+        variables: Variables that the environment must contain, with a description of each.
     """
     checks = [f': "${{{name}:?{meaning}}}"' for name, meaning in variables.items()]
     lines = [" \\\n  ".join([first, *map(_word, rest)]) for first, *rest in commands]

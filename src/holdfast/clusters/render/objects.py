@@ -1,4 +1,4 @@
-"""What all objects of a run share: their names, labels and versions."""
+"""Common parts of all objects of a run: their names, labels and versions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def manifest(
     """An object in the namespace of the run.
 
     Args:
-        plan: Of the run.
-        kind, version: What it is.
+        plan: Plan of the run.
+        kind, version: Names of both in Kubernetes.
         name: Its name.
-        component: Which part of the run it belongs to, if only one.
+        component: Part of the run that it belongs to, if only one.
         parts: Its fields besides those that every object has.
     """
     metadata = {"name": name, "namespace": plan.namespace, "labels": labels(plan, component)}

@@ -18,21 +18,21 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is rendered for a job.
+    """Values that are rendered for a job.
 
     Attributes:
-        name: Of the job, as a DNS label; the names of all objects begin with it.
-        namespace: Where they are.
-        image: Of all containers.
+        name: Name of the job, as a DNS label; the names of all objects begin with it.
+        namespace: Namespace of the objects.
+        image: Image of all containers.
         hosts: Pods that train, each with an agent. The coordinator's is one more.
         cpus: Cores of each of them.
         memory_bytes: Main memory of each of them.
         gpus: GPUs of each of them where there are GPUs.
-        needs_gpus: Whether the job says that it needs them.
+        needs_gpus: True if the job says that it needs them.
         job: The job, as YAML.
         variables: Environment variables of the coordinator that contain secrets.
-        credentials: The same, for trackers and the backup; any of them may be absent.
-        has_metrics: Whether the coordinator serves metrics to a Prometheus in the cluster.
+        credentials: Variables for trackers and the backup; any of them may be absent.
+        has_metrics: True if the coordinator serves metrics to a Prometheus in the cluster.
     """
 
     name: str
@@ -60,7 +60,7 @@ def plan_of(
 
     Args:
         job: The job.
-        image: Of all containers, with its tag or digest.
+        image: Image of all containers, with its tag or digest.
         namespace: By default one with the name of the job.
         has_metrics: See `Plan`.
 
@@ -77,7 +77,7 @@ def plan_of(
         raise JobError(
             f"namespace {space!r} is not a name of Kubernetes: use at most 40 of a-z, 0-9 and -"
         )
-    workers = -(-job.workers // job.hosts)
+    workers = job.workers_per_host
     credentials = [name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())]
     if job.backup is not None:
         credentials += job.backup.credentials

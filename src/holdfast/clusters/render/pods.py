@@ -67,9 +67,9 @@ def worker_container(
     """A container that trains, or has as much around it as one that does; see `container`.
 
     Args:
-        plan: Of the run.
-        command: What it runs.
-        mounts: Of volumes besides those for run directories and shared memory.
+        plan: Plan of the run.
+        command: Words that it runs.
+        mounts: Mounts of volumes besides those for run directories and shared memory.
         amounts: Its requests and limits; by default those of one that trains.
         parts: Its other fields.
     """
@@ -108,12 +108,12 @@ def container(
     """A container of the run's image.
 
     Args:
-        plan: Of the run.
+        plan: Plan of the run.
         name: Its name.
-        command: What it runs; nothing if that is for an operator to say.
+        command: Words that it runs; none if that is for an operator to say.
         amounts: Its requests, which are its limits.
         env: Its environment variables.
-        mounts: Where volumes are, by their names; those of /etc are read-only.
+        mounts: Paths of volumes, by their names; those of /etc are read-only.
         parts: Its other fields.
     """
     # Images made for CUDA show all GPUs of the node to a pod that has asked for none.
@@ -146,8 +146,8 @@ def pod(
     """The template of a pod.
 
     Args:
-        plan: Of the run.
-        component: Which part of the run it is.
+        plan: Plan of the run.
+        component: Part of the run that it is.
         containers: Its containers.
         volumes: Besides those that every pod has.
         grace_s: Between the request to end and SIGKILL.

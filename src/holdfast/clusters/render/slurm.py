@@ -58,7 +58,7 @@ def sbatch(job: TrainJob, words: Sequence[str]) -> str:
 
 def _directives(job: TrainJob) -> list[str]:
     each = job.resources
-    workers = -(-job.workers // job.hosts)
+    workers = job.workers_per_host
     cpus = workers * max(each.cpus, job.threads_per_worker)
     memory = -(-workers * each.memory_bytes // (1 << 20))
     return [

@@ -37,7 +37,7 @@ def yaml_of(*documents: Document | list[Document]) -> str:
 
 
 def below(folder: str, tree: Mapping[str, str]) -> Tree:
-    """The same files, below `folder`."""
+    """Tree with its files below `folder`."""
     return {f"{folder}/{path}": text for path, text in tree.items()}
 
 

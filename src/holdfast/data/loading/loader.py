@@ -55,8 +55,8 @@ class Loader:
 
     Args:
         dataset: The data set.
-        order: Which samples a shard has.
-        items: What this worker computes in every step, in order.
+        order: Order of samples, by shards.
+        items: Work items of this worker in every step, in order.
         settings: How far ahead to read, and in which processes. If nothing is read ahead, each item
             is read when it is requested.
         check_abort: Raises if waiting must end.
@@ -172,7 +172,7 @@ class Loader:
         self._ahead[step, item.leaf] = self._thread.submit(self._finish, begun)
 
     def _from(self, step: int, item: WorkItem) -> Iterator[tuple[int, WorkItem]]:
-        """What this worker computes from `item` of `step` on."""
+        """Shards that this worker computes from `item` of `step` on."""
         start = self._items.index(item)
         for later in self._items[start:]:
             yield step, later

@@ -29,7 +29,7 @@ class SampleOrder:
         epochs: Number of epochs.
         seed: The job's seed.
         fingerprint: Identifies the data set; the order depends on it.
-        drops_last: Whether a short last batch is left out.
+        drops_last: True if a short last batch is left out.
     """
 
     num_samples: int
@@ -61,7 +61,7 @@ class SampleOrder:
         return step // self.steps_per_epoch
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether `step` is the last of its epoch."""
+        """True if `step` is the last of its epoch."""
         return (step + 1) % self.steps_per_epoch == 0
 
     def batch_size_of(self, step: int) -> int:

@@ -124,7 +124,7 @@ def _call(key: object) -> Any:
 
 
 def _packed(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """How a tensor is sent: the range of memory that it uses, and its position in that range.
+    """Form of a sent tensor: the range of memory that it uses, and its position there.
 
     Strides and alignment are kept, because kernels may sum in another order if they differ.
     """

@@ -27,7 +27,7 @@ class Reader(Protocol):
     Attributes:
         epochs: Number of epochs; 0 if only `total_steps` ends the run.
         total_steps: Steps of the run; 0 if they are not known.
-        facts: What must stay the same when the run is resumed, by name.
+        facts: Values that must stay the same when the run is resumed, by name.
     """
 
     epochs: int
@@ -35,7 +35,7 @@ class Reader(Protocol):
     facts: dict[str, Any]
 
     def is_over(self, step: int) -> bool:
-        """Whether the run is over when `step` steps are committed."""
+        """True if the run is over when `step` steps are committed."""
         ...
 
     def epoch_of(self, step: int) -> int:
@@ -43,7 +43,7 @@ class Reader(Protocol):
         ...
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether `step`, which is committed, was the last one of its epoch."""
+        """True if `step`, which is committed, was the last one of its epoch."""
         ...
 
     def batch_size_of(self, step: int) -> int:
@@ -94,9 +94,9 @@ class SampleReader:
 
     Args:
         dataset: The data set.
-        order: Which samples a step has.
+        order: Order of samples, by steps.
         steps: A limit on the steps of the run; 0 for none.
-        settings: How samples are loaded.
+        settings: Options for loading samples.
         check_abort: Raises if waiting must end.
     """
 
@@ -119,41 +119,41 @@ class SampleReader:
         self.facts = asdict(order) | ({"steps": steps} if steps else {})
 
     def is_over(self, step: int) -> bool:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return step >= self.total_steps
 
     def epoch_of(self, step: int) -> int:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return self._order.epoch_of(step)
 
     def ends_epoch(self, step: int) -> bool:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return self._order.ends_epoch(step) or step + 1 == self.total_steps
 
     def batch_size_of(self, step: int) -> int:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return self._order.batch_size_of(step)
 
     def take(self, step: int, item: WorkItem, items: Sequence[WorkItem]) -> Loaded | None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         loader = self._loader_of(items)
         loader.set_work_items(items)
         return loader.take(step, item)
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return self._loader_of([item]).read_now(step, item)
 
     def borrow(self, step: int) -> Loaded:
-        """See `Reader`."""
+        """Implements `Reader`."""
         indices = self._order.indices(step, range(self._order.num_shards))[:2]
         return Loaded(self._dataset.batch(indices, generator_for("borrowed", step)), 0)
 
     def advance(self) -> None:
-        """See `Reader`."""
+        """Implements `Reader`."""
 
     def check(self, known: str) -> str:
-        """See `Reader`."""
+        """Implements `Reader`."""
         now = self._loader_of(()).digest()
         if known and now and known != now:
             raise JobError(
@@ -163,7 +163,7 @@ class SampleReader:
         return now
 
     def close(self) -> None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         if self._loader is not None:
             self._loader.close()
 

@@ -41,15 +41,15 @@ from holdfast.job.train_job import TrainJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where samples come from.
+    """Source of samples.
 
     Attributes:
         samples: A data set that is read by index, or a stream.
         collate: Makes a batch of a list of samples.
         batch_size: Samples of a batch, if a DataLoader says so.
-        drops_last: Whether a short last batch is left out.
+        drops_last: True if a short last batch is left out.
         num_workers: Loader processes, if a DataLoader says so.
-        pin_memory: Whether a DataLoader pins memory.
+        pin_memory: True if a DataLoader pins memory.
     """
 
     samples: Any
@@ -61,7 +61,7 @@ class Source:
 
     @property
     def is_stream(self) -> bool:
-        """Whether its samples come one after the other."""
+        """True if its samples come one after the other."""
         samples = self.samples
         is_indexed = hasattr(samples, "__getitem__") or hasattr(samples, "batch")
         return isinstance(samples, IterableDataset) or not is_indexed
@@ -169,7 +169,7 @@ class Source:
                 yield number % num_rows, len(batch), self.collate(batch)
 
     def _settings(self, given: LoaderSettings) -> LoaderSettings:
-        """How samples are loaded: as the job says, or else as the DataLoader does."""
+        """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
         return given.model_copy(
             update={
                 "workers": given.workers or self.num_workers,
@@ -179,7 +179,7 @@ class Source:
 
 
 def source_of(data: object, collate: Collate | None = None) -> Source:
-    """What user code gave, in one form.
+    """Source that user code gave, in one form.
 
     Args:
         data: A `holdfast.Dataset`, a map-style or iterable data set, or a DataLoader.

@@ -94,31 +94,31 @@ class StreamReader:
         self._pass = None
 
     def is_over(self, step: int) -> bool:
-        """See `Reader`."""
+        """Implements `Reader`."""
         finished = self.epochs > 0 and self._position["epoch"] == self.epochs
         return finished or 0 < self.total_steps <= step
 
     def epoch_of(self, step: int) -> int:
-        """See `Reader`."""
+        """Implements `Reader`."""
         is_before = step < self._position["step"] and self._position["ended"]
         return int(self._position["epoch"]) - int(is_before)
 
     def ends_epoch(self, step: int) -> bool:
-        """See `Reader`."""
+        """Implements `Reader`."""
         return bool(self._position["ended"]) or step + 1 == self.total_steps
 
     def batch_size_of(self, step: int) -> int:
-        """See `Reader`."""
+        """Implements `Reader`."""
         self._open_at(step)
         return len(self._samples)
 
     def take(self, step: int, item: WorkItem, items: Sequence[WorkItem]) -> Loaded | None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         assert item in items, "an item of another worker"
         return self.read_now(step, item)
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         self._open_at(step)
         bounds = shard_bounds(len(self._samples), self._batch_size, self._num_shards)
         samples = self._samples[bounds[item.shards.start] : bounds[item.shards.stop]]
@@ -128,12 +128,12 @@ class StreamReader:
         return Loaded(self._collate(samples), len(samples))
 
     def borrow(self, step: int) -> Loaded:
-        """See `Reader`."""
+        """Implements `Reader`."""
         self._open_at(step)
         return Loaded(self._collate(self._samples[:2]), 0)
 
     def advance(self) -> None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         self._open()
         assert self._pass is not None, "a step was committed after the last one"
         position = self._position
@@ -158,11 +158,11 @@ class StreamReader:
             self._pass = None
 
     def check(self, known: str) -> str:
-        """See `Reader`. The samples that come next are compared wherever a stream is opened."""
+        """Implements `Reader`. The next samples are compared wherever a stream is opened."""
         return known
 
     def close(self) -> None:
-        """See `Reader`."""
+        """Implements `Reader`."""
         self._pass = None
 
     def batches(self) -> Iterator[list[Any]]:
@@ -240,7 +240,7 @@ class _Pass:
     Args:
         stream: The stream.
         epoch: The number of the pass.
-        state: What `state` gave; None to begin at the start.
+        state: Value that `state` gave; None to begin at the start.
     """
 
     def __init__(self, stream: Any, epoch: int, state: Any) -> None:
@@ -254,6 +254,6 @@ class _Pass:
         self.samples: Iterator[Any] = iter(self._stream)
 
     def state(self) -> Any:
-        """Where it is, if the stream can tell; else None."""
+        """Position of the stream, if it can tell; else None."""
         stateful = hasattr(self._stream, "state_dict") and hasattr(self._stream, "load_state_dict")
         return copy.deepcopy(self._stream.state_dict()) if stateful else None

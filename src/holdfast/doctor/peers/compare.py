@@ -32,8 +32,8 @@ class Peer:
     """One host.
 
     Attributes:
-        name: What it is called in findings.
-        report: What it has found on itself.
+        name: Name in findings.
+        report: Report of the host about itself.
         heard: The hosts whose datagrams it got.
     """
 
@@ -43,7 +43,7 @@ class Peer:
 
 
 def compare(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
-    """What the hosts come to together; the first one is the measure for the others."""
+    """Comparison of the hosts; the first one is the measure for the others."""
     yield from versions(peers)
     unlike = list(numerics(peers))
     yield from unlike
@@ -55,7 +55,7 @@ def compare(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
 
 
 def versions(peers: Sequence[Peer]) -> Iterator[Finding]:
-    """Whether all hosts have the same Python and packages."""
+    """Check that all hosts have the same Python and packages."""
     first, *others = peers
     alike = True
     for other in others:
@@ -83,7 +83,7 @@ def versions(peers: Sequence[Peer]) -> Iterator[Finding]:
 
 
 def numerics(peers: Sequence[Peer]) -> Iterator[Finding]:
-    """Whether all hosts compute the same bits."""
+    """Check that all hosts compute the same bits."""
     known = [(peer, peer.report.torch) for peer in peers if peer.report.torch is not None]
     if not known:
         return
@@ -113,7 +113,7 @@ def numerics(peers: Sequence[Peer]) -> Iterator[Finding]:
 
 
 def weights(peers: Sequence[Peer]) -> Iterator[Finding]:
-    """Whether the trial runs of all hosts have ended with the same weights."""
+    """Check that the trial runs of all hosts have ended with the same weights."""
     known = [each for each in peers if each.report.weights]
     unlike = [each for each in known if each.report.weights != known[0].report.weights]
     for each in unlike:
@@ -125,7 +125,7 @@ def weights(peers: Sequence[Peer]) -> Iterator[Finding]:
 
 
 def clocks(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
-    """Whether the clocks agree, as far as the links to the first host have told."""
+    """Check that the clocks agree, as far as the links to the first host have told."""
     remedy = "synchronize the clocks of all hosts (chronyd, systemd-timesyncd or ntpd)"
     first, *others = peers
     ahead_s = {
@@ -145,7 +145,7 @@ def clocks(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
 
 
 def reached(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
-    """Whether all hosts reach each other, and if not, why."""
+    """Check that all hosts reach each other, and if not, why."""
     by_name = {peer.name: peer for peer in peers}
     by_pair = {(link.source, link.target): link for link in links}
     for link in links:
@@ -190,7 +190,7 @@ def _unreached(source: Peer, target: Peer, link: Link, back: Link | None) -> Fin
 
 
 def speeds(links: Sequence[Link]) -> Iterator[Finding]:
-    """How fast the links are, and which of them hold the others up."""
+    """Speed of the links, and those that hold the others up."""
     if not links:
         return
     rates = [link.bytes_per_s for link in links]
@@ -226,7 +226,7 @@ def settings(peers: Sequence[Peer], words: Sequence[str], port: int) -> list[str
     Args:
         peers: The hosts.
         words: The name of the job, and the overrides that the user has given.
-        port: Where hosts join.
+        port: Port at which hosts join.
     """
     at, *addresses = (each.report.address.rpartition(":")[0] for each in peers)
     words = [word for word in words if not word.startswith("hosts=")]

@@ -18,8 +18,8 @@ from holdfast.doctor.finding import Finding, fault
 from holdfast.doctor.peers.report import HostReport, Link, Wanted, newest
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.job import load
+from holdfast.job.run_keys import RunKeys
 from holdfast.job.script_job import ScriptJob
-from holdfast.job.train_job import TrainJob
 from holdfast.launch.spawn import Spawned
 from holdfast.record.sink import Sink
 from holdfast.rundir.run_directory import RunDirectory, worker_log
@@ -75,7 +75,7 @@ class Gathered:
 
 def gather(
     wanted: Wanted,
-    job: TrainJob,
+    keys: RunKeys,
     placement: Placement,
     folder: Path,
     say: Callable[[str], None],
@@ -87,7 +87,7 @@ def gather(
 
     Args:
         wanted: Request to each host.
-        job: The job whose hosts they are.
+        keys: Keys of the job whose hosts they are.
         placement: The hosts themselves.
         folder: For the run of the check; it is removed at the end.
         say: Tells the user something.
@@ -97,12 +97,12 @@ def gather(
     Raises:
         Interrupted: A signal has ended the check.
     """
-    watch = _Watch(say, job.hosts, is_placed=placement.engine is not None)
+    watch = _Watch(say, keys.hosts, is_placed=placement.engine is not None)
     options = LaunchOptions(forks=forks, controls=watch.controls)
     wanted = wanted.model_copy(update={"run_dir": str(folder.resolve())})
     failure = ""
     try:
-        with RunDirectory(folder, _script_job(wanted, job), resume=False) as directory:
+        with RunDirectory(folder, _script_job(wanted, keys), resume=False) as directory:
             try:
                 with sidecar(folder):
                     run(directory, options, (watch,), placement=placement)
@@ -121,9 +121,8 @@ def gather(
     return Gathered(reports=reports, failures=tuple(watch.failures(reports, failure)))
 
 
-def _script_job(wanted: Wanted, job: TrainJob) -> ScriptJob:
+def _script_job(wanted: Wanted, keys: RunKeys) -> ScriptJob:
     """The job of a check: a worker on each host, with what the workers of the job have there."""
-    workers = -(-job.workers // job.hosts)
     values = {
         "name": "doctor",
         "script": {
@@ -131,12 +130,12 @@ def _script_job(wanted: Wanted, job: TrainJob) -> ScriptJob:
             "arguments": [wanted.model_dump_json()],
             "process_groups": False,
         },
-        "workers": job.hosts,
-        "hosts": job.hosts,
-        "network": job.network,
-        "heartbeat": job.heartbeat.model_dump(),
-        "resources": job.resources.times(workers).model_dump(),
-        "env": job.env,
+        "workers": keys.hosts,
+        "hosts": keys.hosts,
+        "network": keys.network,
+        "heartbeat": keys.heartbeat.model_dump(),
+        "resources": keys.resources.times(keys.workers_per_host).model_dump(),
+        "env": keys.env,
         "hang_timeout_s": CHECK_TIMEOUT_S,
         "on_failure": "stop",
         "restarts": {"limit": 0},

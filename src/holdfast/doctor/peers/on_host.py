@@ -56,7 +56,7 @@ def _report(wanted: Wanted, address: str) -> HostReport:
     assert isinstance(job, TrainJob)
     needs = Needs(
         job=job,
-        workers=-(-job.workers // job.hosts),
+        workers=job.workers_per_host,
         run_dir=run_dir,
         ports={},
         is_first=run_dir == Path(wanted.run_dir),

@@ -12,12 +12,12 @@ from holdfast.doctor.peers.gather import Gathered, gather, unlike
 from holdfast.doctor.peers.report import Reach, Wanted
 from holdfast.hardware.profile import HostLink, HostProfile
 from holdfast.hardware.profile_file import Profiles
-from holdfast.job.train_job import TrainJob
+from holdfast.job.run_keys import RunKeys
 from holdfast.runs.hosts.placement import Placement
 
 
 def profile_hosts(
-    job: TrainJob,
+    keys: RunKeys,
     placement: Placement,
     path: str,
     say: Callable[[str], None],
@@ -26,7 +26,7 @@ def profile_hosts(
     """Profile all hosts of a job, and every pair; without those that have failed.
 
     Args:
-        job: The job whose hosts are reserved.
+        keys: Keys of the job whose hosts are reserved.
         placement: The hosts themselves.
         path: The directory whose disk is measured; empty for where agents keep theirs.
         say: Tells the user something.
@@ -37,7 +37,7 @@ def profile_hosts(
         Interrupted: A signal has ended it.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-profile-") as folder:
-        gathered = gather(Wanted(path=path), job, placement, Path(folder) / "run", say)
+        gathered = gather(Wanted(path=path), keys, placement, Path(folder) / "run", say)
     for each in (*gathered.failures, *_failures(gathered)):
         show(each)
     return _profiles(gathered)

@@ -22,7 +22,7 @@ class Wanted(_Part):
 
     Attributes:
         job: The job that is checked, as YAML; empty to measure the hardware instead.
-        run_dir: That of the check on the first host, which alone has the code of the job.
+        run_dir: Directory of the check on the first host, which alone has the code of the job.
         path: The directory whose disk is measured; empty for where agents keep theirs.
     """
 

@@ -45,7 +45,7 @@ Order = StartAgent | StopAgent | TakePart | Return
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Where an agent is now."""
+    """Place of an agent now."""
 
     name: str
     place: Place
@@ -55,7 +55,7 @@ class Board:
     """The actor.
 
     Args:
-        workers: How many workers of Ray Train there are.
+        workers: Number of workers of Ray Train.
     """
 
     def __init__(self, workers: int) -> None:

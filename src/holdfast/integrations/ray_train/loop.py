@@ -79,7 +79,7 @@ def train_loop(
     return _Loop(
         request=request,
         workers=request.workers if given else None,
-        packed=code.pack(request.resolved(), None),
+        packed=code.pack(request.resolved().code_reference, None),
         key=secrets.token_hex(4),
     )
 
@@ -88,7 +88,7 @@ def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Tenso
     """The weights in a checkpoint of Ray Train, verified: what `load_state_dict` of a model takes.
 
     Args:
-        checkpoint: Of Ray's `Result`.
+        checkpoint: Checkpoint of Ray's `Result`.
         of: Name of a registered module, such as an average, or of one of several models.
 
     Raises:
@@ -103,7 +103,7 @@ def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Tenso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loop:
-    """What each worker of Ray Train runs.
+    """Function that each worker of Ray Train runs.
 
     Attributes:
         request: The job.

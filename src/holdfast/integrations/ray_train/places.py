@@ -28,7 +28,7 @@ class TrainPlaces:
 
     Args:
         board: The handle of the board.
-        workers: How many workers of Ray Train there are.
+        workers: Number of workers of Ray Train.
     """
 
     name = "Ray Train"
@@ -47,15 +47,15 @@ class TrainPlaces:
 
     @property
     def num_hosts(self) -> int:
-        """See `Engine.num_hosts`."""
+        """Implements `Engine.num_hosts`."""
         return self._workers
 
     def reserve(self, ask: Ask) -> str:
-        """See `Engine.reserve`. Ray Train has reserved what its ScalingConfig says."""
+        """Implements `Engine.reserve`. Ray Train has reserved what its ScalingConfig says."""
         return "" if ask.agents <= self._workers else f"{ask.agents} workers of Ray Train"
 
     def start(self, launch: Launch) -> None:
-        """See `Engine.start`."""
+        """Implements `Engine.start`."""
         with self._lock:
             taken = {
                 self._ranks[name]
@@ -68,11 +68,11 @@ class TrainPlaces:
         self._board.order.remote(rank, StartAgent(launch=launch))
 
     def stop(self, name: str) -> None:
-        """See `Engine.stop`."""
+        """Implements `Engine.stop`."""
         self._board.order.remote(self._ranks[name], StopAgent(name=name))
 
     def places(self) -> Mapping[str, Place]:
-        """See `Engine.places`."""
+        """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._changed)
         if self._failure:
@@ -81,11 +81,11 @@ class TrainPlaces:
             return dict(self._places)
 
     def fileno(self) -> int:
-        """See `Engine.fileno`."""
+        """Implements `Engine.fileno`."""
         return self._changed
 
     def close(self) -> None:
-        """See `Engine.close`. The workers end their agents when they return."""
+        """Implements `Engine.close`. The workers end their agents when they return."""
         self._board.tell.remote(None)
         self._listener.join(END_TIMEOUT_S)
         os.close(self._changed)

@@ -30,7 +30,7 @@ def run_directory(key: str) -> Path:
     all hosts; else on this host.
 
     Args:
-        key: Of the run, for a directory on this host.
+        key: Key of the run, for a directory on this host.
     """
     context = ray.train.get_context()
     storage = context.get_storage()
@@ -43,7 +43,7 @@ def bring(checkpoint: Checkpoint, run_dir: Path) -> None:
     """Have a run directory that is at least as new as the checkpoint that Ray Train has.
 
     Args:
-        checkpoint: What Ray Train has.
+        checkpoint: Checkpoint that Ray Train has.
         run_dir: The run's directory, which may not exist yet.
 
     Raises:

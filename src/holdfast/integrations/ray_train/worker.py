@@ -1,4 +1,4 @@
-"""What each worker of Ray Train does: it runs an agent, as rank 0 orders by the board."""
+"""Work of each worker of Ray Train: it runs an agent, as rank 0 orders by the board."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def follow_orders(board: Any, rank: int) -> None:
 
     Args:
         board: The handle of the board.
-        rank: Of this worker in Ray Train.
+        rank: Rank of this worker in Ray Train.
 
     Raises:
         EngineError: Rank 0 is gone.

@@ -39,8 +39,8 @@ def provide(
 
     Args:
         run_dir: The run's directory on this host.
-        offered: What the coordinator offers.
-        address: Of its gRPC service.
+        offered: Offer of the coordinator.
+        address: Address of its gRPC service.
         credentials: The agent's.
         log: The run's log of events.
         host: The agent's name.

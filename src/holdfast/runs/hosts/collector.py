@@ -43,7 +43,7 @@ class Collector:
 
     Args:
         run_dir: The run's directory on this host.
-        address: Of the coordinator's gRPC service.
+        address: Address of the coordinator's gRPC service.
         credentials: The agent's.
     """
 
@@ -159,5 +159,5 @@ class Collector:
         return self._abandoned.is_set()
 
     def _delay_s(self) -> float:
-        """How long to wait before the next offer: longer each time that sending has failed."""
+        """Pause before the next offer, seconds: longer each time that sending has failed."""
         return float(min(INTERVAL_S * 2**self._failures, MAX_DELAY_S))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
 from holdfast.rundir.run_directory import SECRETS, TOKEN
 from holdfast.wire.tls import HostCredentials, Role
 
@@ -29,11 +28,11 @@ _ELSEWHERE: Final = ("192.0.2.1", 9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a run listens for other hosts.
+    """Address and port at which a run listens for other hosts.
 
     Attributes:
-        address: Of the interface: for the coordinator, and for the workers of its host.
-        port: Where hosts join; their agents connect to the port after it.
+        address: Address of the interface: for the coordinator, and for the workers of its host.
+        port: Port at which hosts join; their agents connect to the port after it.
     """
 
     address: str
@@ -41,11 +40,11 @@ class Endpoint:
 
     @property
     def public(self) -> str:
-        """Where other hosts join."""
+        """Address and port that other hosts join."""
         return f"{self.address}:{self.port}"
 
     def check_ports(self) -> None:
-        """See that both ports can be used, before anything is made.
+        """Check that both ports can be used, before anything is made.
 
         Raises:
             JobError: One cannot.
@@ -61,22 +60,22 @@ class Endpoint:
                     "another --port or --address, or end what has the port"
                 ) from None
 
-    def own_interface(self, run_dir: Path, job: Job) -> Interface:
+    def own_interface(self, run_dir: Path, network: str) -> Interface:
         """The interface of the coordinator's own host, whose agent needs no certificate."""
         from holdfast.coordinator.authority import Authority
 
         authority = Authority.load(run_dir / SECRETS)
-        data = authority.issue("first", Role.DATA) if job.network == "tls" else None
+        data = authority.issue("first", Role.DATA) if network == "tls" else None
         return Interface(address=self.address, credentials=HostCredentials(data=data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """How the processes of a host talk to other hosts.
+    """Interface of a host, for its processes to reach other hosts.
 
     Attributes:
         address: On which its workers accept connections.
-        credentials: What they show.
+        credentials: Certificates that they show.
     """
 
     address: str
@@ -88,7 +87,7 @@ def make_secrets(run_dir: Path, endpoint: Endpoint) -> None:
 
     Args:
         run_dir: The run's directory.
-        endpoint: Where it listens.
+        endpoint: Address at which it listens.
     """
     from holdfast.coordinator import tokens
     from holdfast.coordinator.admission import GENERATION_SECRET
@@ -123,7 +122,7 @@ def make_token(run_dir: Path, uses: int) -> str:
 
 
 def rejoin_hint(run_dir: Path) -> str:
-    """How a host that was lost takes part again, in words."""
+    """Words for how a host that was lost takes part again."""
     token = shlex.join(["holdfast", "token", str(run_dir)])
     return (
         "a lost host joins again by itself once it is reached, if its `holdfast agent` still runs; "

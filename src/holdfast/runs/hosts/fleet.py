@@ -35,9 +35,9 @@ class Fleet:
 
     Args:
         engine: Places them.
-        agents: How many the run needs.
+        agents: Number that the run needs.
         run_dir: The run's directory.
-        public: Where they join.
+        public: Address at which they join.
         coordinator: The run's coordinator.
         log: The run's log of events.
     """
@@ -64,20 +64,20 @@ class Fleet:
 
     @property
     def doing(self) -> str:
-        """See `Hosts.doing`."""
+        """Implements `Hosts.doing`."""
         waiting = [each for each in self._places.values() if each.state is PlaceState.PENDING]
         return f"{len(waiting)} agents waited for {self._engine.name}" if waiting else ""
 
     def sources(self) -> Iterable[HasFileno]:
-        """See `Hosts.sources`."""
+        """Implements `Hosts.sources`."""
         return (self._engine,)
 
     def have_begun(self) -> bool:
-        """See `Hosts.have_begun`."""
+        """Implements `Hosts.have_begun`."""
         return self._has_begun
 
     def replace_lost(self) -> None:
-        """See `Hosts.replace_lost`."""
+        """Implements `Hosts.replace_lost`."""
         ended = self._look()
         have_left = ended and all(place.succeeded for place in ended.values())
         if have_left and self._coordinator.await_end(LAST_STATE_S):
@@ -94,12 +94,12 @@ class Fleet:
             self._engine.stop(name)
 
     def are_up(self) -> bool:
-        """See `Hosts.are_up`."""
+        """Implements `Hosts.are_up`."""
         self._look()
         return any(place.state in _UP for place in self._places.values())
 
     def close(self) -> None:
-        """See `Hosts.close`."""
+        """Implements `Hosts.close`."""
         for name, place in self._places.items():
             if place.state is not PlaceState.ENDED:
                 self._engine.stop(name)

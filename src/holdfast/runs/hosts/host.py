@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HostState(enum.Enum):
-    """Where a host is in its life; see the module."""
+    """State of a host in its life; see the module."""
 
     STARTING = "starting"
     UP = "up"
@@ -33,7 +33,7 @@ class HostHandle(Protocol):
         """The agent's name, which is never used again in the run."""
 
     def sources(self) -> Iterable[HasFileno]:
-        """What is readable when the state may have changed."""
+        """Sources that are readable when the state may have changed."""
 
     def state(self) -> HostState:
         """Look where the host is, and have it start workers as soon as it can.

@@ -24,20 +24,20 @@ Wait: TypeAlias = Callable[[Callable[[], str], str], str]
 def claimed_shares(
     job: Job, run: str, wait: Wait | None, *, is_exclusive: bool
 ) -> Iterator[tuple[Share, ...]]:
-    """What each worker of a run may use on this host; claimed while the block runs.
+    """Shares of this host for the workers of a run, claimed while the block runs.
 
     Args:
         job: The job. Without CPUs or GPUs in its `resources`, workers use all of them.
         run: The name of its run directory.
         wait: Waits until what it needs is free; None: it is refused instead.
-        is_exclusive: Whether what it needs must be free; it is with `resources`.
+        is_exclusive: True if what it needs must be free; it is with `resources`.
 
     Raises:
         JobError: This host never has what the run needs.
         EngineError: It does not have it now.
         Interrupted: The wait was ended.
     """
-    needs = job.resources.needs(-(-job.workers // job.hosts), job.threads_per_worker)
+    needs = job.resources.needs(job.workers_per_host, job.threads_per_worker)
     lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
     if any(each.is_final for each in lacking):
         raise JobError(

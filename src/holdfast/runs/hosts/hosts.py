@@ -23,13 +23,13 @@ class Hosts(Protocol):
 
     @property
     def doing(self) -> str:
-        """What a host that starts waits for, in words; empty if nothing."""
+        """Words for what a host that starts waits for; empty if nothing."""
 
     def sources(self) -> Iterable[HasFileno]:
-        """What is readable when there is news of a host."""
+        """Sources that are readable when there is news of a host."""
 
     def have_begun(self) -> bool:
-        """Whether any host has come up."""
+        """True if any host has come up."""
 
     def replace_lost(self) -> None:
         """Tell the coordinator of the hosts that are lost, and start others.
@@ -39,7 +39,7 @@ class Hosts(Protocol):
         """
 
     def are_up(self) -> bool:
-        """Whether any host has not ended yet."""
+        """True while any host has not ended."""
 
     def close(self) -> None:
         """End the hosts; returns when nothing that they have started is left."""
@@ -63,19 +63,19 @@ class OwnHost:
 
     @property
     def doing(self) -> str:
-        """See `Hosts.doing`."""
+        """Implements `Hosts.doing`."""
         return self._starter.doing
 
     def sources(self) -> Iterable[HasFileno]:
-        """See `Hosts.sources`."""
+        """Implements `Hosts.sources`."""
         return self._host.sources()
 
     def have_begun(self) -> bool:
-        """See `Hosts.have_begun`."""
+        """Implements `Hosts.have_begun`."""
         return self._has_begun
 
     def replace_lost(self) -> None:
-        """See `Hosts.replace_lost`."""
+        """Implements `Hosts.replace_lost`."""
         state = self._host.state()
         self._has_begun |= state is HostState.UP
         if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
@@ -86,11 +86,11 @@ class OwnHost:
             self._host = self._start()
 
     def are_up(self) -> bool:
-        """See `Hosts.are_up`."""
+        """Implements `Hosts.are_up`."""
         return self._host.state() is HostState.UP
 
     def close(self) -> None:
-        """See `Hosts.close`."""
+        """Implements `Hosts.close`."""
         with suppress(HoldfastError):  # the run has ended as it has
             self._host.close()
 
@@ -113,19 +113,19 @@ class JoiningHosts:
         self._coordinator = coordinator
 
     def sources(self) -> Iterable[HasFileno]:
-        """See `Hosts.sources`."""
+        """Implements `Hosts.sources`."""
         return ()
 
     def have_begun(self) -> bool:
-        """See `Hosts.have_begun`."""
+        """Implements `Hosts.have_begun`."""
         return self._coordinator.has_begun
 
     def replace_lost(self) -> None:
-        """See `Hosts.replace_lost`."""
+        """Implements `Hosts.replace_lost`."""
 
     def are_up(self) -> bool:
-        """See `Hosts.are_up`."""
+        """Implements `Hosts.are_up`."""
         return self._coordinator.is_awaited
 
     def close(self) -> None:
-        """See `Hosts.close`."""
+        """Implements `Hosts.close`."""

@@ -31,7 +31,6 @@ from holdfast.core.placement.shares import Share
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import JOB_FILE, load
-from holdfast.job.spec import Job
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
@@ -117,7 +116,7 @@ def serve(
             the host will be taken away. Its run directory is one of its user's that no other agent
             uses.
         spawned: The process of a fork server, if it has been started.
-        profile: What this host reaches; None for what the run was given, or measures.
+        profile: Speeds of this host; None for what the run was given, or measures.
         serving: Serves the metrics of this host; None: nothing does.
 
     Raises:
@@ -172,19 +171,19 @@ def _route_to(coordinator: str) -> str:
 
 
 class _Host:
-    """What this host keeps while its agents come and go.
+    """State that this host keeps while its agents come and go.
 
     Args:
         coordinator: Its address and port.
-        address: Of the interface on which workers accept other hosts.
+        address: Address of the interface on which workers accept other hosts.
         run_dir: See `serve`.
         spawned: The process of a fork server, if it has been started.
-        profile: What this host reaches, if that was given.
+        profile: Speeds of this host, if that was given.
         serving: See `serve`.
-        is_placed: Whether an engine has started this.
+        is_placed: True if an engine has started this.
 
     Attributes:
-        was_stopped: Whether the run was stopped while the newest agent worked for it.
+        was_stopped: True if the run was stopped while the newest agent worked for it.
         failure: Why it has failed then; empty if it has not.
     """
 
@@ -232,7 +231,7 @@ class _Host:
                 self._claim.enter_context(self._serving(directory.path, say))
                 self._serving = None
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
-            shares = self._claimed_shares(directory.job, sent.run, stop)
+            shares = self._claimed_shares(directory, sent.run, stop)
             if self._sent is None:
                 self._sent = ends_of(directory.path)
             if sent.checkpoint is not None:
@@ -243,7 +242,7 @@ class _Host:
                 self._collector = Collector(directory.path, self._control, agent)
             shipper = Shipper(directory.path, self._control, agent, self._sent, self._metrics)
             forks = self._fork_server(directory)
-            exits = ProcessExits(directory.job, log)
+            exits = ProcessExits(directory.job.restarts, log)
             attempt = joined.message.attempt
             interface = self._interface(directory, joined)
             hosts = LocalHosts(directory, attempt, log, exits, forks, None, interface, shares)
@@ -260,14 +259,17 @@ class _Host:
                 self.failure = host.failure
         return state is HostState.LEFT
 
-    def _claimed_shares(self, job: Job, run: str, stop: list[bool]) -> tuple[Share, ...]:
-        """What the workers of this host may use, claimed until `close`.
+    def _claimed_shares(
+        self, directory: RunDirectory, run: str, stop: list[bool]
+    ) -> tuple[Share, ...]:
+        """Shares for the workers of this host, claimed until `close`.
 
         Raises:
             EngineError: Something of it is not free.
         """
         if self._shares is None:
             wait = partial(_wait_for_claim, stop) if self._is_placed else None
+            job = directory.job
             claim = claimed_shares(job, run, wait, is_exclusive=job.resources.is_given)
             self._shares = self._claim.enter_context(claim)
         return self._shares
@@ -304,8 +306,7 @@ class _Host:
         """
         if Path(message.run).name != message.run:
             raise ProtocolError(f"the coordinator sent a run named {message.run!r:.80}")
-        job = load.of_text(message.job, "of the coordinator")
-        directory = self._directory_of(message, job, say, stop)
+        directory = self._directory_of(message, say, stop)
         self._run_dir = directory.path
         try:
             code.unpack(packed, directory.path)
@@ -319,9 +320,8 @@ class _Host:
             ) from None
         return directory
 
-    def _directory_of(
-        self, message: JobMessage, job: Job, say: Say, stop: list[bool]
-    ) -> RunDirectory:
+    def _directory_of(self, message: JobMessage, say: Say, stop: list[bool]) -> RunDirectory:
+        job = load.of_text(message.job, "of the coordinator")
         path = self._run_dir
         if path is None and self._is_placed:
             return placed_directory(message.run, job, message.run_id)
@@ -396,7 +396,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
     """A list that is not empty once a signal has asked for the end.
 
     Args:
-        is_placed: Whether an engine decides that instead: it is given the signal.
+        is_placed: True if an engine decides that instead: it is given the signal.
     """
     requested: list[bool] = []
 

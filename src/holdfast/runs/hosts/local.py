@@ -40,10 +40,10 @@ class LocalHost:
         address: The coordinator's.
         attempt: Names this start of the run.
         directory: The run's directory.
-        fork_server: Where its workers come from.
+        fork_server: Source of its workers.
         exits: Counts the ends of agents.
         interface: To other hosts, if there are any.
-        shares: What each of its workers may use; none: all of this host.
+        shares: Shares of its workers; none: all of this host.
         forks: Forks the agent, if it can.
 
     Attributes:
@@ -96,7 +96,7 @@ class LocalHost:
         return self.agent, self._fork_server.current
 
     def state(self) -> HostState:
-        """See `HostHandle.state`."""
+        """Implements `HostHandle.state`."""
         kill_if_stopped(self.agent)
         may_have = self.agent.status == 1 or self.agent.ended_with_fork_server
         if self._fork_server.has_ended(REAP_TIMEOUT_S if may_have else 0):
@@ -108,13 +108,13 @@ class LocalHost:
         return HostState.UP if self._is_attached else HostState.STARTING
 
     def progress(self) -> WorkerProgress:
-        """That of the worker that has come furthest."""
+        """Progress of the worker that has come furthest."""
         found = progress_of(self._arena, range(self._arena.world_size))
         return max(found.values(), key=lambda each: each.step)
 
     @property
     def was_stopped(self) -> bool:
-        """Whether workers were requested to stop before the end of the run."""
+        """True if workers were requested to stop before the end of the run."""
         return self._arena.stop_requested
 
     @property
@@ -123,7 +123,7 @@ class LocalHost:
         return self.agent.last_output_line() if self.agent.status == RUN_FAILED else ""
 
     def lose(self) -> None:
-        """See `HostHandle.lose`."""
+        """Implements `HostHandle.lose`."""
         if self._fork_server.has_ended(0):
             self._fork_server.tolerate_end()
             self._exits.note("agent", self.agent)
@@ -132,7 +132,7 @@ class LocalHost:
         self.close()
 
     def close(self) -> None:
-        """See `HostHandle.close`."""
+        """Implements `HostHandle.close`."""
         self._owned.close()
 
     def _attach(self, server: ForkServer) -> None:
@@ -179,7 +179,7 @@ class LocalHosts:
 
     @property
     def doing(self) -> str:
-        """What the fork server does until it is ready."""
+        """Activity of the fork server until it is ready."""
         doing = self._fork_server.current.doing
         return f"the fork server was {doing}" if doing else ""
 

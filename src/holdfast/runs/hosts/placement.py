@@ -18,7 +18,7 @@ class Placement:
     """The hosts of a run. None of it can change the result.
 
     Attributes:
-        endpoint: Where other hosts join, if there are any.
+        endpoint: Address at which other hosts join, if there are any.
         engine: Places the agents of the run, all of them; None for agents on this host, and those
             that join it.
         shares: CPUs and GPUs of each worker on this host; none: workers share all of them.

@@ -14,8 +14,6 @@ from typing import Final
 
 from holdfast.checkpoint.remote.open import open_store
 from holdfast.job.settings import BackupSettings
-from holdfast.job.spec import Job
-from holdfast.job.train_job import TrainJob
 from holdfast.record.sink import Ending, Sink
 from holdfast.sinks.backup.uploader import BackupProgress
 from holdfast.sinks.transfers import TransferView
@@ -32,7 +30,7 @@ LOG: Final = "backup.log"
 
 
 def sinks_of_backup(
-    job: Job,
+    settings: BackupSettings | None,
     run_dir: Path,
     environment: Mapping[str, str],
     tell: Callable[[str], None],
@@ -41,7 +39,7 @@ def sinks_of_backup(
     """Sinks that copy a run to a second store, if the job wants that.
 
     Args:
-        job: The job.
+        settings: The backup that the job wants; None for no backup.
         run_dir: The run's directory.
         environment: Variables of the process.
         tell: Called with a line for people.
@@ -50,10 +48,10 @@ def sinks_of_backup(
     Raises:
         JobError: There is no such kind of store, or its library is not installed.
     """
-    if not isinstance(job, TrainJob) or job.backup is None:
+    if settings is None:
         return ()
-    open_store(job.backup.to, environment)
-    return (BackupSink(job.backup, run_dir, tell, is_aborted),)
+    open_store(settings.to, environment)
+    return (BackupSink(settings, run_dir, tell, is_aborted),)
 
 
 class BackupSink(Sink):

@@ -39,9 +39,11 @@ def main(run_dir: Path, parent: int) -> bool:
     job = RunDirectory.job_of(run_dir)
     assert isinstance(job, TrainJob)
     assert job.backup is not None, "the job wants no backup"
-    objects = open_store(f"{job.backup.to.rstrip('/')}/{name_of(job, run_dir)}", os.environ)
+    objects = open_store(f"{job.backup.to.rstrip('/')}/{name_of(job.name, run_dir)}", os.environ)
     with EventLog(run_dir / EVENTS) as log:
-        return Uploader(run_dir, job, job.backup, objects, log, _tell, _await_end).run()
+        return Uploader(
+            run_dir, job.code_reference, job.backup, objects, log, _tell, _await_end
+        ).run()
 
 
 def _tell(progress: BackupProgress) -> None:

@@ -21,8 +21,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, receive
 from holdfast.errors import CheckpointError, JobError
 from holdfast.job import JOB_FILE
-from holdfast.job.spec import Job
-from holdfast.job.train_job import TrainJob
+from holdfast.job.settings import CheckpointSettings
 from holdfast.linux.files import sync_directory
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS, new_run
@@ -64,7 +63,7 @@ def restore(url: str, run_dir: Path | None, environment: Mapping[str, str], say:
                 "directory by --run"
             )
         with _draft_of(path) as draft:
-            _fill(draft, objects, _seal_of(job, say), say)
+            _fill(draft, objects, _seal_of(job.checkpoint, say), say)
     except OSError as error:
         reason = str(error) if url in str(error) else f"{url}: {error}"
         raise JobError(f"the backup cannot be fetched: {reason}") from None
@@ -104,13 +103,12 @@ def _draft_of(path: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _seal_of(job: Job, say: Say) -> Seal:
+def _seal_of(settings: CheckpointSettings, say: Say) -> Seal:
     """Seal that checks the signatures of checkpoints; workers check them again on loading."""
-    if isinstance(job, TrainJob):
-        try:
-            return Seal.of(job.checkpoint)
-        except JobError as error:
-            say(f"holdfast: signatures are not checked yet: {error}")
+    try:
+        return Seal.of(settings)
+    except JobError as error:
+        say(f"holdfast: signatures are not checked yet: {error}")
     return UNSEALED
 
 

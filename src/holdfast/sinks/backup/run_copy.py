@@ -28,9 +28,9 @@ LOGS: Final = (METRICS, EVENTS, RECOVERIES)
 _SEGMENT_BYTES: Final = 16 << 20
 
 
-def name_of(job: Job, run_dir: Path) -> str:
-    """The name of a run's folder in a store."""
-    return f"{job.name}-{run_id_of(run_dir)}"
+def name_of(job: str, run_dir: Path) -> str:
+    """The folder in a store of a run of the job with this name."""
+    return f"{job}-{run_id_of(run_dir)}"
 
 
 class RunCopy:
@@ -52,11 +52,16 @@ class RunCopy:
         """Copy all of the logs the next time: the store has lost what was copied."""
         self._written.clear()
 
-    def write_job(self, run_dir: Path, job: Job) -> None:
-        """Copy what does not change while a run trains; the id last, which `has_job` looks for."""
+    def write_job(self, run_dir: Path, reference: str) -> None:
+        """Copy what does not change while a run trains; the id last, which `has_job` looks for.
+
+        Args:
+            run_dir: The run's directory.
+            reference: Code of its job; see `TrainJob.code_reference`.
+        """
         packed = None
         with suppress(JobError):  # no file holds it: the program that resumes must have it
-            packed = code.pack(job, run_dir)
+            packed = code.pack(reference, run_dir)
         if packed:
             self._objects.put(ARCHIVE, packed)
         self._objects.put(JOB_FILE, (run_dir / JOB_FILE).read_bytes())

@@ -21,7 +21,6 @@ from holdfast.checkpoint.remote.objects import Objects
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 from holdfast.job.settings import BackupSettings
-from holdfast.job.spec import Job
 from holdfast.rundir.follow import JsonTail
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
@@ -80,7 +79,7 @@ class Uploader:
 
     Args:
         run_dir: The run's directory.
-        job: Its job.
+        reference: Code of its job; see `TrainJob.code_reference`.
         settings: The backup that the job wants.
         objects: The store, at the folder of the run.
         log: The run's log of events.
@@ -91,7 +90,7 @@ class Uploader:
     def __init__(
         self,
         run_dir: Path,
-        job: Job,
+        reference: str,
         settings: BackupSettings,
         objects: Objects,
         log: EventLog,
@@ -99,7 +98,7 @@ class Uploader:
         await_end: Callable[[float], bool],
     ) -> None:
         self._run_dir = run_dir
-        self._job = job
+        self._reference = reference
         self._settings = settings
         self._log = log
         self._tell = tell
@@ -146,7 +145,7 @@ class Uploader:
     def _copy_new(self, is_last: bool) -> None:
         """Copy what is due, if anything is."""
         if not self._has_job:
-            self._files.write_job(self._run_dir, self._job)
+            self._files.write_job(self._run_dir, self._reference)
             self._has_job = True
         self._new |= {each["step"] for each in self._events() if each["event"] in _WRITTEN}
         self._new |= self._listed() - self._old  # the log may be deleted
@@ -210,7 +209,7 @@ class Uploader:
             self._backup.upload(store, name, report)
         if not self._files.has_job():  # the store was emptied
             self._files.forget()
-            self._files.write_job(self._run_dir, self._job)
+            self._files.write_job(self._run_dir, self._reference)
         self._copied_at = time.monotonic()
         seconds = round(self._copied_at - began, 3)
         self._log.event("backup-completed", step=step, url=self._url, seconds=seconds, bytes=size)

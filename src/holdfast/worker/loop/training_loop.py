@@ -112,6 +112,7 @@ class TrainingLoop:
                 "session.evaluate_each_epoch before the loop, or remove evaluation.best"
             )
         self._recorded_counts: tuple[int, ...] = ()
+        self._recorded_unscored = False
         self.shard: Shard | None = None
         self.is_checking = False
 
@@ -348,6 +349,12 @@ class TrainingLoop:
 
         A generation with other members begins with a plan of its own.
         """
+        unscored = self._balancing.unscored
+        if unscored and not self._recorded_unscored:
+            self._recorded_unscored = True
+            if self._is_first:
+                with self._event_log() as log:
+                    log.event("scores-missing", balance=self._job.balance, ranks=list(unscored))
         counts = self._balancing.plan.counts
         before = self._recorded_counts or plan_of(self._job, len(counts)).counts
         if counts == before:

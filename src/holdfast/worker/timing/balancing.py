@@ -46,6 +46,8 @@ class Balancing:
     Attributes:
         plan: Assignment of shards to members.
         straggler: The member that should leave for standby; None if there is none.
+        unscored: Members without a score, for lack of which this generation begins with equal
+            shares.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Balancing:
         self.plan = Plan(counts=())
         self._is_typical = False
         self.straggler: Straggler | None = None
+        self.unscored: tuple[int, ...] = ()
         self._stragglers: StragglerFinder | None = None
         self._members: tuple[int, ...] = ()
         self._balance: Balance | None = None
@@ -72,11 +75,11 @@ class Balancing:
 
         Raises:
             Aborted: The generation is over.
-            JobError: A score that the balance needs is not known.
         """
         self._members = members = self._group.members
         self.plan = plan_of(self._job, len(members))
         self.straggler = None
+        self.unscored = ()
         self.ignore_step()  # what remains of it may not be divided by the plan
         self._balance = self._stragglers = None
         if len(members) == 1 or 0 in self.plan.counts or not slot_bytes:
@@ -109,12 +112,11 @@ class Balancing:
         )
 
     def _exchanged(self, slot_bytes: int) -> tuple[list[float], list[int]]:
-        """The scores of all members, if they are to be used, and how many more partial sums each
+        """The scores of all members, if all are to be used, and how many more partial sums each
         host has the memory for.
 
         Raises:
             Aborted: The generation is over.
-            JobError: A score is not known.
         """
         if self._spare_slots is None:  # before it holds any: half is left for activations
             self._spare_slots = available().size_bytes // 2 // slot_bytes
@@ -124,15 +126,14 @@ class Balancing:
         spare = [min(found[place][1] for place in host) for host in self._hosts()]
         if self._job.balance not in SCORED:
             return [], spare
-        for rank, (score, _) in zip(self._members, found, strict=True):
-            if not score > 0:
-                if self._job.balance in MEASURED:
-                    return [], spare  # it begins with even shares
-                raise JobError(
-                    f"balance={self._job.balance} needs the speed of every worker, and that of "
-                    f"rank {rank} is not known: give its host a profile with --profile, or set "
-                    "balance=dynamic"
-                )
+        unscored = tuple(
+            rank for rank, (score, _) in zip(self._members, found, strict=True) if not score > 0
+        )
+        if unscored:
+            # the scores that are known say nothing about the others: all begin alike
+            has_costs = self._job.balance in MEASURED and bool(self._progress.costs)
+            self.unscored = () if has_costs else unscored
+            return [], spare
         return [score for score, _ in found], spare
 
     def _hosts(self) -> list[range]:

@@ -67,11 +67,11 @@ class KubernetesEngine:
 
     @property
     def num_hosts(self) -> int:
-        """See `Engine.num_hosts`."""
+        """Implements `Engine.num_hosts`."""
         return len(self._seen)
 
     def reserve(self, ask: Ask) -> str:
-        """See `Engine.reserve`."""
+        """Implements `Engine.reserve`."""
         check = partial(self._lacks, ask=ask, version=version_of_code())
         pods = self._seen
         with ThreadPoolExecutor(min(len(pods), MAX_CHECKS)) as pool:
@@ -86,7 +86,7 @@ class KubernetesEngine:
         return ""
 
     def places(self) -> Mapping[str, Place]:
-        """See `Engine.places`."""
+        """Implements `Engine.places`."""
         seen = self._seen
         ready = [pod.name for pod in seen if not pod.lacks and pod.name not in self._unfit]
         self._used.update(ready)
@@ -98,7 +98,7 @@ class KubernetesEngine:
         return self._agents.places()
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Implements `Engine.close`."""
         self._closing.set()
         self._watcher.join()
         self._agents.close()
@@ -107,7 +107,7 @@ class KubernetesEngine:
         return self._pods.command(pod, PYTHON, "-m", "holdfast", *launch.arguments)
 
     def _lacks(self, pod: Pod, ask: Ask, version: str) -> str:
-        """What a pod lacks for an agent, in words; nothing if it fits."""
+        """Words for what a pod lacks for an agent; empty if it fits."""
         if pod.lacks:
             return pod.lacks
         words = self._pods.command(pod.name, PYTHON, "-m", "holdfast.clusters.engines.host_facts")

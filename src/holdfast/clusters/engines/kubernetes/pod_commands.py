@@ -42,8 +42,8 @@ class PodCommands:
     """Runs one command.
 
     Args:
-        pods: Where.
-        names: Of the pods.
+        pods: Place of it.
+        names: Names of the pods.
         packed: The sources, as a zip file.
         command: The words of the command.
         out: Gets a folder for each pod.
@@ -129,9 +129,9 @@ class _PodCommand:
     """The command in one pod.
 
     Attributes:
-        name: Of the pod.
+        name: Name of the pod.
         status: Its exit status; that of kubectl if that has failed.
-        last_lines: What it has printed last.
+        last_lines: Newest lines of its output.
     """
 
     def __init__(

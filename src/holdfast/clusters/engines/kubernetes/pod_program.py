@@ -1,4 +1,4 @@
-"""What `holdfast pods run` executes in a pod: `python3 -c PROGRAM ACTION NAME …`.
+"""Program that `holdfast pods run` executes in a pod: `python3 -c PROGRAM ACTION NAME …`.
 
 It needs nothing but Python, so this file imports nothing else.
 

@@ -58,8 +58,8 @@ class Pod:
         name: Its name.
         address: Its IP address.
         lacks: Why nothing can be started in it now; empty if it is running and ready.
-        is_running: Whether its containers run.
-        deadline_unix_s: When it is ended, if that has been decided.
+        is_running: True if its containers run.
+        deadline_unix_s: Unix time at which it is ended, if that has been decided.
     """
 
     name: str
@@ -74,9 +74,9 @@ class Pods:
     """The pods with some labels.
 
     Attributes:
-        selector: Of labels, as `kubectl -l` takes it.
+        selector: Selector of labels, as `kubectl -l` takes it.
         namespace: By default that of the kubeconfig, or of the pod that this is.
-        container: Of each pod; by default the one that kubectl chooses.
+        container: Container of each pod; by default the one that kubectl chooses.
     """
 
     selector: str
@@ -93,7 +93,7 @@ class Pods:
             raise JobError(f"{self.namespace!r} is not a namespace of Kubernetes")
 
     def find(self) -> list[Pod]:
-        """Those that exist, in the order of their names.
+        """Pods that exist, in the order of their names.
 
         Raises:
             EngineError: Kubernetes cannot be asked.

@@ -30,9 +30,9 @@ def put(
 
     Args:
         secret: Its name.
-        key: Which of its keys.
-        value: What the key contains from now on.
-        environment: Of this process, in which Kubernetes names its server.
+        key: Name of one of its keys.
+        value: New value of the key.
+        environment: Environment of this process, in which Kubernetes names its server.
         account: The folder of the pod's ServiceAccount.
 
     Raises:

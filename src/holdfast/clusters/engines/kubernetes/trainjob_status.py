@@ -41,10 +41,10 @@ _AUTHORITY: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerServer:
-    """Where a TrainJob's status is posted.
+    """Address at which a TrainJob's status is posted.
 
     Attributes:
-        url: Of the status.
+        url: URL of the status.
         token: The file of the pod's token, which Kubernetes renews.
         authority: The file of the certificate that the server's is signed with.
     """
@@ -99,9 +99,9 @@ class TrainJobStatus:
     """Posts the progress of a run from `__enter__` to `__exit__`, which posts the last one.
 
     Args:
-        server: Where.
+        server: Place of it.
         progress: Returns that of a worker.
-        hosts: Of the run.
+        hosts: Hosts of the run.
         log: The run's log of events, which says once why nothing can be posted.
     """
 
@@ -163,7 +163,7 @@ def status_of(progress: WorkerProgress, left_s: float | None) -> dict[str, Any]:
     """The `trainerStatus` of a TrainJob.
 
     Args:
-        progress: Of a worker of the run, which knows its number of steps.
+        progress: Progress of a worker of the run, which knows its number of steps.
         left_s: The seconds that are left, if they are known.
     """
     left = {} if left_s is None else {"estimatedRemainingSeconds": round(left_s)}

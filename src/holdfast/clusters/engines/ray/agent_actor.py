@@ -18,7 +18,7 @@ class AgentActor:
         """Run an agent to its end.
 
         Args:
-            arguments: Of the command `holdfast`.
+            arguments: Arguments of the command `holdfast`.
             token: For its standard input.
 
         Returns:

@@ -23,7 +23,7 @@ class AgentProcess:
     """One agent, which is started at once.
 
     Args:
-        arguments: Of the command `holdfast`.
+        arguments: Arguments of the command `holdfast`.
         token: For its standard input.
     """
 

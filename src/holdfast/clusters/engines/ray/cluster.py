@@ -60,7 +60,7 @@ def own_address() -> str:
 
 
 def hosts_with(resources: Mapping[str, float]) -> tuple[int, int]:
-    """How many nodes have so much free now, and how many there are."""
+    """Number of nodes that have so much free now, and of all nodes."""
     free: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
     fit = sum(
         all(each.get(name, 0.0) >= amount for name, amount in resources.items())

@@ -43,7 +43,7 @@ class _Placed:
         bundle: Its placement group and the index of its bundle.
         actor: Its actor.
         node, result: Futures of the actor's methods; None once they are known.
-        place: Where it is.
+        place: Name of its node.
     """
 
     bundle: tuple[PlacementGroup, int]
@@ -80,11 +80,11 @@ class RayEngine:
 
     @property
     def num_hosts(self) -> int:
-        """See `Engine.num_hosts`."""
+        """Implements `Engine.num_hosts`."""
         return cluster.hosts_with({})[1]
 
     def reserve(self, ask: Ask) -> str:
-        """See `Engine.reserve`."""
+        """Implements `Engine.reserve`."""
         self._ask = ask
         bundle = _bundle(ask)
         group = placement_group([bundle] * ask.agents, strategy="STRICT_SPREAD")
@@ -97,7 +97,7 @@ class RayEngine:
         return f"{ask.agents} nodes with {needs} free each; {fit} of the cluster's {there} have it"
 
     def start(self, launch: Launch) -> None:
-        """See `Engine.start`."""
+        """Implements `Engine.start`."""
         assert self._ask is not None, "nothing is reserved"
         bundle = self._free_bundle(self._ask)
         needs = _bundle(self._ask)
@@ -123,12 +123,12 @@ class RayEngine:
             self._placed[launch.name] = placed
 
     def stop(self, name: str) -> None:
-        """See `Engine.stop`."""
+        """Implements `Engine.stop`."""
         with suppress(Exception):  # it has ended
             ray.kill(self._placed[name].actor)
 
     def places(self) -> Mapping[str, Place]:
-        """See `Engine.places`."""
+        """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._news)
         if self._failure:
@@ -139,11 +139,11 @@ class RayEngine:
             return {name: each.place for name, each in self._placed.items()}
 
     def fileno(self) -> int:
-        """See `Engine.fileno`."""
+        """Implements `Engine.fileno`."""
         return self._news
 
     def close(self) -> None:
-        """See `Engine.close`."""
+        """Implements `Engine.close`."""
         self._closing.set()
         self._watcher.join(END_TIMEOUT_S)
         for name in self._placed:
@@ -196,7 +196,7 @@ class RayEngine:
 
 
 def _look(placed: _Placed, draining: Mapping[str, float | None]) -> Place | None:
-    """Where an agent is now, if that has changed."""
+    """Place of an agent now, if that has changed."""
     before = now = placed.place
     if placed.result is None:
         return None
@@ -227,7 +227,7 @@ def _is_ready(ref: Any) -> bool:
 
 
 def _bundle(ask: Ask) -> dict[str, float]:
-    """What one agent needs, as Ray names it; memory in bytes."""
+    """Needs of one agent by Ray's names; memory in bytes."""
     needs = ask.of_agent
     wanted = {"CPU": needs.cpus, "GPU": needs.gpus, "memory": needs.memory_bytes}
     return {name: float(amount) for name, amount in wanted.items() if amount or name == "CPU"}

@@ -35,7 +35,7 @@ def panel(view: View) -> Panel:
     if not measured:
         return empty(TITLE, "The first plan comes with step 1.")
     newest = measured[-1][1]
-    note = f"{sum(newest['shards']):g} per step"
+    note = f"{sum(newest['shards']):g} per step{_unscored(view)}"
     if len(newest["rank"]) > FEW:
         return _of_many(view, f"{note}, {count(len(newest['rank']), 'worker')}")
     chart = Chart(view, height=HEIGHT, left=30, right=_RIGHT)
@@ -61,6 +61,15 @@ def panel(view: View) -> Panel:
     chart.layout["yaxis"]["range"] = [0, top * 1.02]
     chart.add_marks()
     return Panel(head=head(TITLE, note), figure=chart.figure())
+
+
+def _unscored(view: View) -> str:
+    """Words about a plan of equal shares for lack of scores; none if all are known."""
+    missing = [each for each in view.record.events if each["event"] == "scores-missing"]
+    if not missing:
+        return ""
+    ranks = ", ".join(str(each) for each in missing[-1].get("ranks", ()))
+    return f"; began equal: no reliable score of rank {ranks}"
 
 
 def _moments(view: View, rows: list[int]) -> list[float]:

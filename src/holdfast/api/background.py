@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -31,10 +31,37 @@ BEGIN_TIMEOUT_S: Final = 120.0
 """How long a command that leaves the run alone waits for it to begin."""
 
 
-def start(run_dir: Path, job: str, engine: str) -> tuple[Record, subprocess.Popen[bytes]]:
-    """Start this command again, in the background, for a run in `run_dir`."""
+def run_in_background(
+    command: Sequence[str], run_dir: Path, job: str, engine: str, *, detach: bool
+) -> int:
+    """Run a command in the background; show what it prints until it ends.
+
+    Args:
+        command: The words of the command, without `--detach`.
+        run_dir: Directory of its run.
+        job: Name of its job.
+        engine: Name of the engine that places its agents.
+        detach: True to leave the run alone once it has begun.
+
+    Returns:
+        The exit status; 0 for a run that is left alone.
+    """
+    record, process = start(command, run_dir, job, engine)
+    if not detach:
+        return follow(record, process)
+    status = await_begin(record, process)
+    if not status:
+        print(record.id)
+        print(f"in the background; see holdfast logs -f {record.id}", file=sys.stderr)
+    return status or 0
+
+
+def start(
+    command: Sequence[str], run_dir: Path, job: str, engine: str
+) -> tuple[Record, subprocess.Popen[bytes]]:
+    """Start a command in the background, for a run in `run_dir`."""
     record = registry.add(run_dir, job, engine)
-    words = [word for word in sys.argv[1:] if word != "--detach"]
+    words = list(command)
     if not any(word == "--run" or word.startswith("--run=") for word in words):
         words += ["--run", str(run_dir)]
     output = record.folder / OUTPUT
@@ -86,7 +113,7 @@ def show(folder: Path, goes_on: Callable[[], bool]) -> None:
     """Copy what is printed for a run to this command's own streams.
 
     Args:
-        folder: Of the run, in the registry.
+        folder: Folder of the run, in the registry.
         goes_on: Says whether more may come.
     """
     files = [(folder / ERRORS, sys.stderr), (folder / OUTPUT, sys.stdout)]
