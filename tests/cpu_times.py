@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
-from pathlib import Path
 
 import pytest
 
@@ -75,6 +73,3 @@ class CpuTimes:
         dearest = sorted(self._tests.items(), key=lambda test: -test[1])[:DEAREST]
         for name, cpu_s in dearest:
             terminalreporter.line(f"{cpu_s:6.1f} s {name}")
-        if path := os.environ.get("CPU_TIMES"):
-            with Path(path).open("a") as file:
-                file.writelines(f"{cpu_s:.2f} {name}\n" for name, cpu_s in self._tests.items())

@@ -158,7 +158,8 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
     """Replaces how a process is started and how its end is noticed, if the zygote takes it."""
 
     _client: Client
-    _connection: socket.socket | None = None
+    _connection: socket.socket | None = None  # to the zygote, until the process has ended
+    _pidfd = -1
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):  # type: ignore[no-untyped-def]
         words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
@@ -194,6 +195,7 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
             connection.close()
             raise
         self._connection = connection
+        self._pidfd = os.pidfd_open(self.pid)
         self._child_created = True
         self._close_pipe_fds(rest[3], rest[4], rest[5], rest[6], rest[7], rest[8])
 
@@ -201,13 +203,14 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
         if self._connection is None:
             return super()._try_wait(wait_flags)
         self._connection.settimeout(None)
-        if wait_flags & os.WNOHANG and not _is_readable(self._connection, 0):
+        if wait_flags & os.WNOHANG and not _is_readable(self._pidfd, 0):
             return 0, 0
         try:
             status = -1 - read_number(self._connection)
         except ConnectionError:
             status = 9  # the zygote was killed, and with it the process
         self._connection.close()
+        os.close(self._pidfd)
         return self.pid, status
 
     def _internal_poll(self, _deadstate=None, **_):  # type: ignore[no-untyped-def]
@@ -231,12 +234,12 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise subprocess.TimeoutExpired(self.args, timeout)
-            if self._connection.fileno() >= 0:
+            if self._connection.fileno() >= 0:  # no other thread has seen the end
                 _is_readable(self._connection, left_s)
         return self.returncode
 
 
-def _is_readable(connection: socket.socket, timeout_s: float) -> bool:
+def _is_readable(connection: socket.socket | int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(1000 * timeout_s))
