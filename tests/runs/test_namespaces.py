@@ -34,6 +34,7 @@ def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
     def members():
         return [len(e["members"]) for e in events_of(shared / "run", "generation-started")]
 
+    wait_until((shared / "run" / "events.jsonl").exists)
     wait_until(lambda: members() == [4, 4])
     hosts.cut(2)
     wait_until(lambda: 2 in members())

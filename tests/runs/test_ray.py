@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(begin, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_a_lost_node_is_replaced(begin, cluster, alone, tmp_path):
     process = begin("epochs=40")
     wait_until(lambda: steps(tmp_path) > 20, 240)
