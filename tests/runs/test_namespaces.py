@@ -13,6 +13,8 @@ from namespaces import namespaces
 
 pytestmark = pytest.mark.slow
 
+PACED = Path(__file__).with_name("paced_tasks.py")
+
 
 @pytest.fixture
 def hosts(tmp_path):
@@ -22,8 +24,9 @@ def hosts(tmp_path):
 
 @pytest.mark.full
 def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
-    job = ["digits", "shards=8", "epochs=60"]
+    hurry = tmp_path / "hurry"
     shared = tmp_path / "shared"
+    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}"]
     shared.mkdir()
     address = ["--hosts", 2, "--address", hosts.address(1)]
     first = hosts.start(1, "coordinator", *job, "workers=4", *address, "--run", shared / "run")
@@ -40,6 +43,7 @@ def test_a_host_that_is_cut_off_does_not_count_and_joins_again(hosts, tmp_path):
     wait_until(lambda: 2 in members())
     hosts.heal(2)
     wait_until(lambda: members()[-2:] == [4, 4] and len(members()) == 5)
+    hurry.touch()
     assert first.wait(240) == 0, hosts.output(1)
     assert agent.wait(60) == 0, hosts.output(2)
     alone = hosts.start(1, "train", *job, "workers=2", "--run", shared / "alone")
