@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("padding")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
+    _close_all_but({0, 1, 2, options.listener})  # others of a test, whose ends it waits for
     owner = os.pidfd_open(options.owner)
     gc.disable()
     for module in IMPORTED:
@@ -259,7 +260,11 @@ def _keep_descriptors(fds: dict[int, int]) -> None:
     copies = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for number, fd in fds.items()}
     for number, copy in copies.items():
         os.dup2(copy, number)
-    for number in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {*fds}:
+    _close_all_but({*fds})
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for number in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - kept:
         with contextlib.suppress(OSError):  # that of the listing
             os.close(number)
 
@@ -308,7 +313,7 @@ def _open_streams(environment: dict[str, str]) -> None:
         stream = io.TextIOWrapper(
             raw if plain else io.BufferedWriter(raw),
             errors="strict" if number == 1 else "backslashreplace",
-            line_buffering=number == 2 or raw.isatty(),
+            line_buffering=not plain and (number == 2 or raw.isatty()),
             write_through=plain,
         )
         setattr(sys, name, stream)
