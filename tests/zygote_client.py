@@ -21,6 +21,8 @@ from holdfast.launch.spawn import worker_environment
 
 START_TIMEOUT_S: Final = 120.0
 """How long a fork may take, with the start of the zygote."""
+PACKAGES: Final = ("holdfast", "holdfast_bench")
+"""Packages whose processes the zygote forks."""
 AT_START: Final = ("LD_", "PYTHON", "GLIBC_", "MKL_", "OMP_", "OPENBLAS_", "KMP_", "MALLOC_")
 """Prefixes of variables that matter at the start of a process only."""
 TAKEN: Final = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
@@ -45,7 +47,7 @@ class Client:
     def takes(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether the zygote can fork what these words start."""
         ours = len(words) > 2 and words[:2] == [sys.executable, "-m"]
-        if not (self.is_used and ours and words[2].partition(".")[0] == "holdfast"):
+        if not (self.is_used and ours and words[2].partition(".")[0] in PACKAGES):
             return False
         if "HOLDFAST_BUG" in environment:  # of a `sitecustomize` that looks at the process
             return False
