@@ -74,7 +74,7 @@ def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]
 
 
 def _kill(run_dir: Path) -> tuple[float, range]:
-    """When the worker was killed, and the steps that were computed again after it."""
+    """The time of the kill, and the steps that were computed again after it."""
     events = list(json_lines.read(run_dir / EVENTS))
     killed = [event for event in events if event["event"] == "fault-injected"]
     if not killed:

@@ -100,7 +100,7 @@ class Agents:
         self._made(self._cuts.around(names), heal_s)
 
     def accepts(self, name: str) -> bool:
-        """Whether the agent of a host accepts a connection of the coordinator."""
+        """True if the agent of a host accepts a connection of the coordinator."""
         agent = self._agents[name]
         return agent.alive and not agent.link.cut
 

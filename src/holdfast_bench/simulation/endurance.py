@@ -23,7 +23,7 @@ CHECKPOINT_EVERY: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnduranceResult:
-    """What happened to a cluster."""
+    """Counts of what happened to a cluster."""
 
     faults: int
     generations: int

@@ -1,4 +1,4 @@
-"""What the logged steps of a run say: throughput, busy share, imbalance.
+"""Figures of the logged steps of a run: throughput, busy share, imbalance.
 
 Only steps after the warm-up count, and only while all processes train.
 """
@@ -17,7 +17,7 @@ Steps = Sequence[Sequence[LoggedStep]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class BalanceFigures:
     """One run of one system.
 
     Attributes:
@@ -36,7 +36,7 @@ class Measured:
     steps: Steps
 
 
-def measured(steps: Steps, warm_steps: int) -> Measured:
+def measured(steps: Steps, warm_steps: int) -> BalanceFigures:
     """The figures of one run.
 
     Args:
@@ -59,7 +59,7 @@ def measured(steps: Steps, warm_steps: int) -> Measured:
         rate += sum(step.samples for step in within[1:]) / seconds
         share += sum(step.busy_s for step in within[1:]) / seconds / len(steps)
     busy = zip(*([step.busy_s for step in each[warm_steps:]] for each in steps), strict=False)
-    return Measured(
+    return BalanceFigures(
         samples_per_s=rate,
         busy_share=share,
         imbalance=statistics.fmean(imbalance(each) for each in busy),
@@ -69,7 +69,7 @@ def measured(steps: Steps, warm_steps: int) -> Measured:
 
 
 def imbalance(busy_s: Sequence[float]) -> float:
-    """How much longer the busiest worker computes than the mean one: max / mean - 1."""
+    """Extra time of the busiest worker over the mean one: max / mean - 1."""
     return max(busy_s) / statistics.fmean(busy_s) - 1
 
 
