@@ -38,11 +38,11 @@ from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.unlike import peers, plots, step_log
 from holdfast_bench.unlike.cluster import Cluster, default_shards
-from holdfast_bench.unlike.measured import BalanceFigures, measured, plans_of
 from holdfast_bench.unlike.models import MODELS, Training
 from holdfast_bench.unlike.peers import PeerTraining
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
 from holdfast_bench.unlike.slowed import MODES, Mode
+from holdfast_bench.unlike.step_log import BalanceFigures, measured, plans_of
 
 TASK: Final = "holdfast_bench.unlike.models:train"
 CLUSTERS: Final = ("1:1/2", "1:1/4", "4:2:1:1")
