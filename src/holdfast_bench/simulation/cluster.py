@@ -12,11 +12,11 @@ class Cluster:
     Attributes:
         hosts: How many, each with how many workers it can run: `capacity`.
         num_steps, step_s: Length of the run, and of a step in seconds.
-        delay_s, loss, late: The network's, as in `testing.network.Link`.
+        delay_s, loss, late: The network's, as in `simulation.network.Link`.
         fork_s: What a new worker takes to stand ready.
         checkpoint_every: Steps between checkpoints.
         check_every: Events between two looks at the coordinator's invariants.
-        rests: True if heartbeats that would change nothing are left out; see `testing.rest`.
+        rests: True if heartbeats that would change nothing are left out; see `simulation.rest`.
     """
 
     hosts: int
