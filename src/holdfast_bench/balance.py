@@ -1,4 +1,4 @@
-"""What balance makes of devices of unlike speed, compared with stock DDP.
+"""Gain of balance on devices of unlike speed, compared with stock DDP.
 
     bound             the same processes without any exchange: the sum of the devices' speeds
     bound, one pass   the same, but a process computes its shards as one batch
@@ -38,17 +38,17 @@ from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.unlike import peers, plots, step_log
 from holdfast_bench.unlike.cluster import Cluster, default_shards
-from holdfast_bench.unlike.measured import Measured, measured, plans_of
 from holdfast_bench.unlike.models import MODELS, Training
 from holdfast_bench.unlike.peers import PeerTraining
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
 from holdfast_bench.unlike.slowed import MODES, Mode
+from holdfast_bench.unlike.step_log import BalanceFigures, measured, plans_of
 
 TASK: Final = "holdfast_bench.unlike.models:train"
 CLUSTERS: Final = ("1:1/2", "1:1/4", "4:2:1:1")
 DEVICES: Final = "rtx3060,rtx3050,gtx1650,gtx1650"
 QUOTA_CLUSTER: Final = "1:1/2"
-"""Measured once more with a CPU quota, where that is possible."""
+"""BalanceFigures once more with a CPU quota, where that is possible."""
 WARM_STEPS: Final = 4
 """Steps at the start that are not counted."""
 PLAN_STEPS: Final = 16
@@ -61,7 +61,7 @@ DDP = "DDP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What all systems are measured with.
+    """Settings that all systems are measured with.
 
     Attributes:
         cluster: The devices.
@@ -79,13 +79,13 @@ class Case:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """How many times slower than a core each device is."""
+        """Slow-down of each device, as a multiple of a core's time."""
         return self.cluster.factors(self.mode, len(os.sched_getaffinity(0)))
 
 
 def run_peers(
     case: Case, groups: tuple[str, ...], *, ddp: bool = False, merges: bool = False
-) -> Measured:
+) -> BalanceFigures:
     """Processes without holdfast, under DDP or each for itself; see `peers`."""
     workers = case.cluster.workers
     even = (case.shards // workers,) * workers
@@ -98,7 +98,7 @@ def run_peers(
 
 def run_holdfast(
     case: Case, groups: tuple[str, ...], forks: ForkServer, warm_steps: int, **keys: Any
-) -> Measured:
+) -> BalanceFigures:
     """One run of holdfast, with more keys of the job."""
     workers = case.cluster.workers
     with tempfile.TemporaryDirectory() as folder:
@@ -131,8 +131,8 @@ def _training(case: Case, groups: tuple[str, ...], warm_steps: int, folder: str)
 
 def systems(
     case: Case, groups: tuple[str, ...], forks: ForkServer
-) -> dict[str, Callable[[], Measured]]:
-    """What is compared, by name."""
+) -> dict[str, Callable[[], BalanceFigures]]:
+    """The compared systems, by name."""
     ours = partial(run_holdfast, case, groups, forks)
     return {
         BOUND: partial(run_peers, case, groups),
@@ -145,13 +145,13 @@ def systems(
     }
 
 
-def measure(case: Case, forks: ForkServer, rounds: int) -> dict[str, list[Measured]]:
+def measure(case: Case, forks: ForkServer, rounds: int) -> dict[str, list[BalanceFigures]]:
     """The runs of each system, one a round.
 
     Raises:
         NoQuota: The devices are to be emulated by quotas, which is not possible here.
     """
-    runs: dict[str, list[Measured]] = {}
+    runs: dict[str, list[BalanceFigures]] = {}
     with ExitStack() as stack:
         groups: tuple[str, ...] = ()
         if case.mode == "quota":
@@ -168,7 +168,7 @@ def measure(case: Case, forks: ForkServer, rounds: int) -> dict[str, list[Measur
     return {name: runs[name] for name, _ in compared}
 
 
-def rows_of(case: Case, runs: dict[str, list[Measured]]) -> list[dict[str, Any]]:
+def rows_of(case: Case, runs: dict[str, list[BalanceFigures]]) -> list[dict[str, Any]]:
     """One row per system."""
     rates = {name: [run.samples_per_s for run in of_one] for name, of_one in runs.items()}
     return [
@@ -198,7 +198,7 @@ def _labels(case: Case) -> dict[str, Any]:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """What the options ask for.
+    """The settings that the options ask for.
 
     Raises:
         JobError: An option holds what it may not.
@@ -277,7 +277,7 @@ def main() -> None:
         help="How slower devices are emulated; by default burn where each worker has a core, "
         "else pause.",
     )
-    parser.add_argument("--steps", type=count, default=12, help="Measured steps.")
+    parser.add_argument("--steps", type=count, default=12, help="BalanceFigures steps.")
     parser.add_argument("--rounds", type=count, default=1, help="Measurements of each system.")
     parser.add_argument("--output", type=Path, metavar="DIR", help="Directory for figures.")
     options = parser.parse_args()

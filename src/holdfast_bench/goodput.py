@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast_bench.peers.systems import Peer
-from holdfast_bench.trial import WORKERS, Launch, LiveRun, injure
+from holdfast_bench.trial import WORKERS, LiveRun, PeerLaunch, injure
 
 EVERY_S: Final = 15.0
 """Seconds from one kill to the next."""
@@ -69,7 +69,7 @@ def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Go
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         commands = peer.commands(python, ["--workload", workload, "--dir", folder])
-        with Launch(commands, Path(folder)) as launch:
+        with PeerLaunch(commands, Path(folder)) as launch:
             launch.wait_for_steps(WARM_STEPS)
             began = time.monotonic()
             kills = 0

@@ -1,4 +1,4 @@
-"""What heartbeats cost, and how soon they show that a host is cut off.
+"""Cost of heartbeats, and how soon they show that a host is cut off.
 
 The coordinator is a process of its own, with TLS over loopback. Its agents are clients in this
 process that send statuses and run no workers. Each connects through a relay, which counts the bytes

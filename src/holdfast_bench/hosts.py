@@ -1,4 +1,4 @@
-"""What a network between hosts costs: a reduction, a step, a recovery.
+"""Cost of a network between hosts: a reduction, a step, a recovery.
 
 The hosts are network namespaces of this machine (root and iproute2), so all share its cores.
 """

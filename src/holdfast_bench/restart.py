@@ -31,8 +31,8 @@ from holdfast_bench.peers import peer_script
 from holdfast_bench.trial import (
     FAULT_STEP,
     WORKERS,
-    Launch,
     LiveRun,
+    PeerLaunch,
     ProcessSpec,
     injure,
     recover,
@@ -88,7 +88,7 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
             arguments=[sys.executable, "-m", module, *options, *script],
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         )
-        with Launch([command], Path(folder)) as launch:
+        with PeerLaunch([command], Path(folder)) as launch:
             launch.wait_for_steps(FAULT_STEP)
             inject = signal_worker(signal.SIGKILL, chance)
             return recover(launch, inject, RESTART_TIMEOUT_S).committed_s

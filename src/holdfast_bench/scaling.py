@@ -64,16 +64,16 @@ def run_plain(
     batch: int | None = None,
     tuned: bool = True,
 ) -> Throughput:
-    """As many plain processes, under DDP or alone; counted from a common start.
+    """Run plain processes, under DDP or alone; counted from a common start.
 
     Args:
         workload: Its name.
         processes: How many.
         steps: Counted steps of each.
-        ddp: Whether they train together.
+        ddp: True if they train together.
         threads: Threads of each.
         batch: Samples of each process and step; by default the workload's.
-        tuned: Whether they get holdfast's allocator settings.
+        tuned: True if they get holdfast's allocator settings.
     """
     batch = batch or WORKLOADS[workload].batch_size
     count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))

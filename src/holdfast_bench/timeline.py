@@ -26,11 +26,12 @@ from holdfast.faults.plan import planned
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
+from holdfast.rundir.run_directory import RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
 from holdfast_bench.arguments import parser_of
 from holdfast_bench.scenarios.scenario import POLICIES, Recovery
+from holdfast_bench.trial import RunRecords
 
 KILL_STEP: Final = 65
 KEYS: Final = ("workers=2", "epochs=6", "checkpoint.every_steps=10", "checkpoint.keep=20")
@@ -54,7 +55,8 @@ def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]
     result = run_job(
         job, options, run_dir=run_dir, resume=False, attendance=Attendance(sidecar=sidecar)
     )
-    killed_at, again = _kill(run_dir)
+    records = RunRecords(run_dir)
+    killed_at, again = _kill(records)
     weights = {"measure": "run", "recovery": name, "weights_sha256": result.weights_sha256}
     return [
         {**weights, "steps": result.steps, **_recovery(run_dir)},
@@ -67,19 +69,17 @@ def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]
                 "at_s": round(line["time_unix_s"] - killed_at, 3),
                 "again": line["step"] in again,
             }
-            for line in json_lines.read(run_dir / METRICS)
-            if "loss" in line
+            for line in records.steps()
         ),
     ]
 
 
-def _kill(run_dir: Path) -> tuple[float, range]:
-    """When the worker was killed, and the steps that were computed again after it."""
-    events = list(json_lines.read(run_dir / EVENTS))
-    killed = [event for event in events if event["event"] == "fault-injected"]
+def _kill(records: RunRecords) -> tuple[float, range]:
+    """The time of the kill, and the steps that were computed again after it."""
+    killed = records.events("fault-injected")
     if not killed:
-        return events[0]["time_unix_s"], range(0)
-    resumed = next(e for e in events if e["event"] == "generation-started" and e["number"] == 2)
+        return records.events()[0]["time_unix_s"], range(0)
+    resumed = next(e for e in records.events("generation-started") if e["number"] == 2)
     return killed[0]["time_unix_s"], range(resumed["step"] + 1, resumed["last_committed_step"] + 1)
 
 

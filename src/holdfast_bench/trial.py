@@ -2,7 +2,7 @@
 
     train      a run of holdfast, from its start to its end
     injure     a run of holdfast in this process, which gets a fault at a random moment of a step
-    Launch     the processes of any system; each rank logs its steps to `rank-N.jsonl`
+    PeerLaunch the processes of any system; each rank logs its steps to `rank-N.jsonl`
     recover    a launch, one of whose workers gets a fault
 
 A line of `rank-N.jsonl` has the process id, the step, the world size, and when the step began and
@@ -80,7 +80,7 @@ def wait_until(
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RunRecords:
     """Lines that a run of holdfast has recorded so far.
 
     Attributes:
@@ -111,7 +111,7 @@ def _lines(path: Path) -> list[Line]:
 @contextmanager
 def train(
     keys: Mapping[str, Any], options: LaunchOptions | None = None, folder: Path | None = None
-) -> Iterator[Records]:
+) -> Iterator[RunRecords]:
     """The records of a run that has ended; its directory is deleted afterwards.
 
     Args:
@@ -126,7 +126,7 @@ def train(
     with tempfile.TemporaryDirectory(dir=folder) as inner:
         with RunDirectory(Path(inner) / "run", job, resume=False) as directory:
             run(directory, options or LaunchOptions())
-        yield Records(Path(inner) / "run")
+        yield RunRecords(Path(inner) / "run")
 
 
 class LiveRun:
@@ -138,7 +138,7 @@ class LiveRun:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.records = Records(run_dir)
+        self.records = RunRecords(run_dir)
         self.arena: Arena
         self.over = False
 
@@ -251,7 +251,7 @@ class ProcessSpec:
     relaunched: bool = False
 
 
-class Launch:
+class PeerLaunch:
     """The processes of one run; they and all that they have started are killed at the end.
 
     Args:
@@ -390,10 +390,10 @@ class Injury:
     cut: bool = False
 
 
-def signal_worker(number: signal.Signals, chance: random.Random) -> Callable[[Launch], Injury]:
+def signal_worker(number: signal.Signals, chance: random.Random) -> Callable[[PeerLaunch], Injury]:
     """A fault: one of two workers gets a signal at a random moment of a step."""
 
-    def inject(launch: Launch) -> Injury:
+    def inject(launch: PeerLaunch) -> Injury:
         before = launch.steps(0)
         time.sleep(chance.random() * statistics.median(s["ended"] - s["began"] for s in before))
         pid = launch.steps(chance.randrange(WORKERS))[-1]["pid"]
@@ -405,7 +405,10 @@ def signal_worker(number: signal.Signals, chance: random.Random) -> Callable[[La
 
 
 def recover(
-    launch: Launch, inject: Callable[[Launch], Injury], timeout_s: float, workers: int = WORKERS
+    launch: PeerLaunch,
+    inject: Callable[[PeerLaunch], Injury],
+    timeout_s: float,
+    workers: int = WORKERS,
 ) -> Recovery:
     """Injure a warm launch, and time the recovery.
 
@@ -420,7 +423,7 @@ def recover(
     since = "ended" if injury.cut else "began"
 
     def first_together() -> list[float]:
-        """When each rank ended its first step since the fault, for ranks that have one."""
+        """The end of the first step of each rank since the fault, for ranks that have one."""
         ends = []
         for rank in range(workers):
             ends += [

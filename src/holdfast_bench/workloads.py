@@ -209,7 +209,7 @@ class _Positions(nn.Module):
 
 
 class VitInHalf(Vit):
-    """The same under PyTorch's autocast."""
+    """The same workload under PyTorch's autocast."""
 
     precision = "bf16"
 

@@ -14,11 +14,10 @@ import torch
 from holdfast.errors import HoldfastError, JobError
 from holdfast_bench import balance
 from holdfast_bench.unlike.cluster import Cluster, default_shards
-from holdfast_bench.unlike.measured import imbalance, measured, plans_of
 from holdfast_bench.unlike.models import GptText
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
 from holdfast_bench.unlike.slowed import SlowedDevice
-from holdfast_bench.unlike.step_log import LoggedStep
+from holdfast_bench.unlike.step_log import LoggedStep, imbalance, measured, plans_of
 
 SYSTEMS = ["bound", "bound, one pass", "DDP", "even", "proportional", "dynamic", "hybrid"]
 

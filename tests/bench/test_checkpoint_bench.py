@@ -15,11 +15,11 @@ from holdfast_bench.checkpoint import __main__ as command
 from holdfast_bench.checkpoint import saving
 from holdfast_bench.checkpoint.cpu_meter import CpuMeter
 from holdfast_bench.checkpoint.disk import forget, raw_block, read_raw, write_raw
-from holdfast_bench.checkpoint.runs import Runner
+from holdfast_bench.checkpoint.runs import WindowRunner
 from holdfast_bench.checkpoint.savers import load_into, saver_of
-from holdfast_bench.checkpoint.saving import Plan
+from holdfast_bench.checkpoint.saving import SavingPlan
 from holdfast_bench.checkpoint.systems import OURS, PEERS, UNSYNCED
-from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window, figures
+from holdfast_bench.checkpoint.window import NEVER, Save, SaveSchedule, Window, figures
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window, figu
     [(25, 38, 63, 1), (10, 15, 35, 2), (5, 13, 33, 4), (1, 11, 31, 20), (NEVER, 10, 30, 0)],
 )
 def test_a_window_holds_whole_periods_and_begins_between_two_saves(every, first, last, due):
-    schedule = Schedule(every=every, least_steps=20)
+    schedule = SaveSchedule(every=every, least_steps=20)
     assert (schedule.first, schedule.last, schedule.due) == (first, last, due)
     assert schedule.newest_save <= first
     assert not every or schedule.saves_after(schedule.newest_save)
@@ -39,7 +39,7 @@ def save(step, finished, stall=None):
 
 
 def window(every, *saves, steps=20, ended=None):
-    schedule = Schedule(every=every, least_steps=steps)
+    schedule = SaveSchedule(every=every, least_steps=steps)
     ended = schedule.last if ended is None else ended
     return Window(schedule=schedule, began_unix_s=schedule.first, ended_unix_s=ended, saves=saves)
 
@@ -154,8 +154,8 @@ def check_saving(rows, systems, periods):
 @pytest.mark.soak
 def test_saves_are_measured_next_to_a_peer(forks, tmp_path):
     systems = ["holdfast", "torch-fsync"]
-    runner = Runner(workload="small", workers=1, folder=tmp_path, forks=forks)
-    plan = Plan(systems=systems, periods=[2], least_steps=2, rounds=1)
+    runner = WindowRunner(workload="small", workers=1, folder=tmp_path, forks=forks)
+    plan = SavingPlan(systems=systems, periods=[2], least_steps=2, rounds=1)
     check_saving(saving.rows(runner, plan), systems, [2])
     assert not list(tmp_path.iterdir())
 
@@ -163,8 +163,8 @@ def test_saves_are_measured_next_to_a_peer(forks, tmp_path):
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_system_that_fails_is_named_and_the_others_are_measured(forks, tmp_path, capsys):
-    runner = Runner(workload="no such", workers=1, folder=tmp_path, forks=forks)
-    plan = Plan(systems=["torch"], periods=[2], least_steps=2, rounds=1)
+    runner = WindowRunner(workload="no such", workers=1, folder=tmp_path, forks=forks)
+    plan = SavingPlan(systems=["torch"], periods=[2], least_steps=2, rounds=1)
     (row,) = saving.rows(runner, plan)
     assert row["result"] == "failed 1x"
     assert "invalid choice: 'no such'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from conftest import holdfast_processes
 from holdfast.errors import HoldfastError, JobError
 from holdfast_bench import trial
 from holdfast_bench.peers import systems
-from holdfast_bench.trial import FAULT_STEP, Launch, ProcessSpec, signal_worker
+from holdfast_bench.trial import FAULT_STEP, PeerLaunch, ProcessSpec, signal_worker
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def workers(*, relaunched):
 
 def recover(tmp_path, number, *, relaunched, timeout_s=30.0):
     commands = workers(relaunched=relaunched)
-    with Launch(commands, tmp_path) as launch:
+    with PeerLaunch(commands, tmp_path) as launch:
         launch.wait_for_steps(FAULT_STEP)
         return trial.recover(launch, signal_worker(number, random.Random(0)), timeout_s)
 
@@ -62,7 +62,7 @@ def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
         environment={"MARK": str(tmp_path)},
         relaunched=True,
     )
-    with Launch([command], tmp_path) as launch:
+    with PeerLaunch([command], tmp_path) as launch:
         assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
     assert holdfast_processes(str(tmp_path)) == []
 

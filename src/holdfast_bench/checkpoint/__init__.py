@@ -1,1 +1,1 @@
-"""What checkpoints cost training, and how fast they are loaded; see `__main__`."""
+"""Cost of checkpoints in training, and the speed of loading them; see `__main__`."""

@@ -1,4 +1,4 @@
-"""What checkpoints cost training, and how fast they are loaded, compared with what people use.
+"""Cost of checkpoints in training, and the speed of loading, compared with what people use.
 
     saving    how much longer training takes, and what each save costs; see `saving` and `savers`
     memory    what snapshots in memory cost that `checkpoint.memory: auto` keeps
@@ -23,8 +23,8 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
 from holdfast_bench.arguments import count, parser_of
 from holdfast_bench.checkpoint import floors, loading, memory, saving
-from holdfast_bench.checkpoint.runs import Runner
-from holdfast_bench.checkpoint.saving import Plan
+from holdfast_bench.checkpoint.runs import WindowRunner
+from holdfast_bench.checkpoint.saving import SavingPlan
 from holdfast_bench.checkpoint.systems import OURS, PEERS
 from holdfast_bench.peers.peer_script import state_of, train_step
 from holdfast_bench.workloads import WORKLOADS
@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         HoldfastError: It cannot be measured.
         OSError: The disk is full, or cannot be written.
     """
-    plan = Plan(
+    plan = SavingPlan(
         systems=options.systems.split(","),
         periods=[int(every) for every in options.every.split(",")],
         least_steps=options.steps,
@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             for workers in map(int, options.workers.split(",")):
                 if "floors" in measures:
                     rows.append(floors.row(where, workload, workers, _state_bytes(workload)))
-                runner = Runner(workload=workload, workers=workers, folder=where, forks=forks)
+                runner = WindowRunner(workload=workload, workers=workers, folder=where, forks=forks)
                 if "saving" in measures:
                     rows += saving.rows(runner, plan)
                 if "memory" in measures:

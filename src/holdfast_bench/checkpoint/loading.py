@@ -61,7 +61,7 @@ class _Stored:
 
     @property
     def digest(self) -> str:
-        """Of the state."""
+        """Bytes of the state."""
         return parts.digest(self.flat.numpy().data, parts.DigestKind.XXH3)
 
     def load(self) -> None:

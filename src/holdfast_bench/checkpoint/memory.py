@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast_bench.checkpoint.runs import Runner
-from holdfast_bench.checkpoint.window import NEVER, Schedule
+from holdfast_bench.checkpoint.runs import WindowRunner
+from holdfast_bench.checkpoint.window import NEVER, SaveSchedule
 from holdfast_bench.results.figures import spread
 
 STEPS: Final = 60
@@ -21,21 +21,21 @@ _KEPT: Final = {False: "off", True: "auto"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _SnapshotCost:
     """One run: seconds per step, and what each of its snapshots took, seconds."""
 
     step_s: float
     stalls_s: tuple[float, ...]
 
 
-def row(runner: Runner, rounds: int) -> dict[str, Any]:
+def row(runner: WindowRunner, rounds: int) -> dict[str, Any]:
     """The cost of snapshots of one workload.
 
     Raises:
         HoldfastError: A run failed, or took no snapshot.
     """
-    without = list[_Measured]()
-    kept = list[_Measured]()
+    without = list[_SnapshotCost]()
+    kept = list[_SnapshotCost]()
     for number in range(rounds):
         where = f"{runner.workload}, {runner.workers} workers, round {number + 1}"
         for keeps in (False, True) if number % 2 == 0 else (True, False):
@@ -55,13 +55,13 @@ def row(runner: Runner, rounds: int) -> dict[str, Any]:
     }
 
 
-def _measured(runner: Runner, memory: str) -> _Measured:
-    schedule = Schedule(every=NEVER, least_steps=STEPS)
+def _measured(runner: WindowRunner, memory: str) -> _SnapshotCost:
+    schedule = SaveSchedule(every=NEVER, least_steps=STEPS)
     rows = runner.rows_of({"every_steps": NEVER, "memory": memory}, schedule)
     at = {row["step"]: row["time_unix_s"] for row in rows}
     inside = [row for row in rows if schedule.first < row["step"] <= schedule.last]
     stalls = [row["phases"].get("checkpoint", 0.0) for row in inside]
-    return _Measured(
+    return _SnapshotCost(
         step_s=(at[schedule.last] - at[schedule.first]) / STEPS,
         stalls_s=tuple(stall for stall in stalls if stall > 0),
     )

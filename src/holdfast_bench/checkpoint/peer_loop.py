@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.errors import HoldfastError
 from holdfast.linux.files import replace_synced
 from holdfast_bench.checkpoint.disk import sync_file_system
-from holdfast_bench.checkpoint.savers import Saving, load_into, saver_of
+from holdfast_bench.checkpoint.savers import PendingSave, load_into, saver_of
 from holdfast_bench.checkpoint.systems import PEERS
-from holdfast_bench.checkpoint.window import WARM_STEPS, Save, Schedule, Window
+from holdfast_bench.checkpoint.window import WARM_STEPS, Save, SaveSchedule, Window
 from holdfast_bench.peers.peer_script import state_of, train_step
 from holdfast_bench.workloads import WORKLOADS
 
@@ -42,7 +42,7 @@ class _Pending:
 
     step: int
     taken_unix_s: float
-    saving: Saving
+    saving: PendingSave
     finished: Future[float]
     stall_s: float
 
@@ -131,7 +131,7 @@ class _Loop:
         return self._folder / f"checkpoint-{len(self.saves) % NUM_PATHS}"
 
 
-def measure(loop: _Loop, schedule: Schedule, folder: Path) -> Window:
+def measure(loop: _Loop, schedule: SaveSchedule, folder: Path) -> Window:
     """Train through a window."""
     sync_file_system(folder)
     dist.barrier()
@@ -174,7 +174,7 @@ def main() -> None:
     for _ in range(NUM_PATHS):
         loop.save(WARM_STEPS)
     loop.finish()
-    schedules = [Schedule(every=every, least_steps=options.steps) for every in options.every]
+    schedules = [SaveSchedule(every=every, least_steps=options.steps) for every in options.every]
     windows = [measure(loop, schedule, folder) for schedule in schedules]
     loop.check()
     if options.rank == 0:

@@ -23,8 +23,8 @@ from holdfast.launch.spawn import worker_environment
 from holdfast.runs.run import LaunchOptions
 from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.systems import OURS
-from holdfast_bench.checkpoint.window import NEVER, Save, Schedule, Window
-from holdfast_bench.trial import Launch, ProcessSpec, Records, train
+from holdfast_bench.checkpoint.window import NEVER, Save, SaveSchedule, Window
+from holdfast_bench.trial import PeerLaunch, ProcessSpec, RunRecords, train
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 600.0
@@ -32,7 +32,7 @@ TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
+class WindowRunner:
     """Runs one workload with a number of workers.
 
     Attributes:
@@ -47,7 +47,7 @@ class Runner:
     folder: Path
     forks: ForkServer
 
-    def windows(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+    def windows(self, system: str, schedules: Sequence[SaveSchedule]) -> list[Window]:
         """Measure one window after the other.
 
         Raises:
@@ -57,8 +57,8 @@ class Runner:
             return [self._ours(OURS[system], schedule) for schedule in schedules]
         return self._of_peer(system, schedules)
 
-    def rows_of(self, saving: Mapping[str, object], schedule: Schedule) -> list[dict[str, Any]]:
-        """What a run of holdfast has recorded of its steps.
+    def rows_of(self, saving: Mapping[str, object], schedule: SaveSchedule) -> list[dict[str, Any]]:
+        """The steps that a run of holdfast has recorded.
 
         Args:
             saving: The job's keys below `checkpoint`.
@@ -70,12 +70,12 @@ class Runner:
         with self._run(saving, schedule) as records:
             return records.steps()
 
-    def _ours(self, busy: str, schedule: Schedule) -> Window:
+    def _ours(self, busy: str, schedule: SaveSchedule) -> Window:
         with self._run({"every_steps": schedule.every, "busy": busy}, schedule) as records:
             return _window_of(records, schedule)
 
     @contextmanager
-    def _run(self, saving: Mapping[str, object], schedule: Schedule) -> Iterator[Records]:
+    def _run(self, saving: Mapping[str, object], schedule: SaveSchedule) -> Iterator[RunRecords]:
         """The records of one run of holdfast, whose last checkpoint can be read."""
         keys = {**job_keys(self.workload, self.workers, schedule.last), "checkpoint": dict(saving)}
         sync_file_system(self.folder)
@@ -83,7 +83,7 @@ class Runner:
             read_checkpoint(find_checkpoint(records.run_dir))
             yield records
 
-    def _of_peer(self, system: str, schedules: Sequence[Schedule]) -> list[Window]:
+    def _of_peer(self, system: str, schedules: Sequence[SaveSchedule]) -> list[Window]:
         """One launch of a peer's processes."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             result = Path(folder) / "windows.json"
@@ -98,13 +98,13 @@ class Runner:
                 )
                 for rank in range(self.workers)
             ]
-            with Launch(ranks, Path(folder)) as launch:
+            with PeerLaunch(ranks, Path(folder)) as launch:
                 if not launch.wait(result.exists, TIMEOUT_S):
                     raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
             windows: list[dict[str, Any]] = json.loads(result.read_bytes())
         return [
             Window(
-                schedule=Schedule(**window.pop("schedule")),
+                schedule=SaveSchedule(**window.pop("schedule")),
                 saves=tuple(Save(**save) for save in window.pop("saves")),
                 **window,
             )
@@ -112,7 +112,7 @@ class Runner:
         ]
 
 
-def _window_of(records: Records, schedule: Schedule) -> Window:
+def _window_of(records: RunRecords, schedule: SaveSchedule) -> Window:
     """The window of a run of holdfast."""
     steps = {line["step"]: line for line in records.steps()}
     saves = tuple(
@@ -134,5 +134,5 @@ def _window_of(records: Records, schedule: Schedule) -> Window:
 
 
 def _stall_s(next_step: dict[str, Any] | None) -> float | None:
-    """How long a checkpoint has held up a worker, seconds; the step after it counts that."""
+    """Seconds that a checkpoint has held up a worker; the step after it counts them."""
     return None if next_step is None else next_step["phases"].get("checkpoint", 0.0)

@@ -43,7 +43,7 @@ State = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class PendingSave:
     """A save that has begun.
 
     Attributes:
@@ -55,12 +55,12 @@ class Saving:
     finished: Future[Any]
 
 
-Save = Callable[[State, Path], Saving]
+Save = Callable[[State, Path], PendingSave]
 """Begins to save a state at a path; all ranks call it, after the save before is finished."""
 
 
 def saver_of(system: str) -> Save:
-    """What saves, in a process that belongs to a process group."""
+    """The saver of a system, in a process that belongs to a process group."""
     library, _, way = system.partition("-")
     if library != "dcp":
         write = torch.save if library == "torch" else save_file
@@ -105,7 +105,7 @@ def _save_on_first(
     path: Path,
     *,
     is_synced: bool,
-) -> Saving:
+) -> PendingSave:
     if dist.get_rank() == 0:
         draft = path.with_suffix(".tmp")
         write(dict(state), draft)
@@ -116,19 +116,19 @@ def _save_on_first(
         draft.replace(path)
         if is_synced:
             sync_directory(path.parent)
-    return Saving(_DONE, _DONE)
+    return PendingSave(_DONE, _DONE)
 
 
-def _save_with_dcp(state: State, path: Path) -> Saving:
+def _save_with_dcp(state: State, path: Path) -> PendingSave:
     save(dict(state), checkpoint_id=path)
-    return Saving(_DONE, _DONE)
+    return PendingSave(_DONE, _DONE)
 
 
-def _begin_with_dcp(options: Mapping[str, Any], state: State, path: Path) -> Saving:
+def _begin_with_dcp(options: Mapping[str, Any], state: State, path: Path) -> PendingSave:
     begun = async_save(dict(state), checkpoint_id=path, **options)
     if isinstance(begun, AsyncSaveResponse):
-        return Saving(begun.staging_completion, begun.upload_completion)
-    return Saving(_DONE, begun)
+        return PendingSave(begun.staging_completion, begun.upload_completion)
+    return PendingSave(_DONE, begun)
 
 
 _DONE: Final = Future[Any]()

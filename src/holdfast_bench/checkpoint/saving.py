@@ -17,22 +17,22 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast_bench.checkpoint.cpu_meter import CpuMeter
-from holdfast_bench.checkpoint.runs import Runner
+from holdfast_bench.checkpoint.runs import WindowRunner
 from holdfast_bench.checkpoint.systems import OURS, UNSYNCED
-from holdfast_bench.checkpoint.window import NEVER, Figures, Schedule, figures
+from holdfast_bench.checkpoint.window import NEVER, Figures, SaveSchedule, figures
 from holdfast_bench.results.figures import spread
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is measured.
+class SavingPlan:
+    """Systems, periods and rounds to measure.
 
     Attributes:
         systems: Names of the systems.
         periods: Steps from one save to the next.
-        least_steps: See `Schedule`.
+        least_steps: See `SaveSchedule`.
         rounds: How often each is measured.
     """
 
@@ -42,7 +42,7 @@ class Plan:
     rounds: int
 
 
-def rows(runner: Runner, plan: Plan) -> list[Row]:
+def rows(runner: WindowRunner, plan: SavingPlan) -> list[Row]:
     """One row per system and period."""
     found: dict[tuple[str, int], list[Figures]] = defaultdict(list)
     failures = defaultdict[str, int](int)
@@ -76,7 +76,7 @@ def rows(runner: Runner, plan: Plan) -> list[Row]:
 
 
 def _round(
-    runner: Runner, system: str, periods: Sequence[int], least_steps: int
+    runner: WindowRunner, system: str, periods: Sequence[int], least_steps: int
 ) -> Mapping[int, Figures]:
     """The figures of a system by period.
 
@@ -86,7 +86,7 @@ def _round(
     order = [NEVER, *periods, NEVER]
     with CpuMeter() as cpu_s:
         windows = runner.windows(
-            system, [Schedule(every=every, least_steps=least_steps) for every in order]
+            system, [SaveSchedule(every=every, least_steps=least_steps) for every in order]
         )
     for window in windows[1:-1]:
         if not window.made:
@@ -112,7 +112,7 @@ def _figures_of(system: str, found: Sequence[Figures]) -> Row:
 
 
 def _result(system: str, found: Sequence[Figures], num_failed: int) -> str:
-    """How all rounds went: fewer saves than due are a failure, unless the system says when it
+    """The result of all rounds: fewer saves than due are a failure, unless the system says when it
     defers them.
     """
     if num_failed:

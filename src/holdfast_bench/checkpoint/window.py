@@ -24,8 +24,8 @@ WARM_STEPS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """Which steps of a loop are measured, and after which it saves.
+class SaveSchedule:
+    """The measured steps of a loop, and those after which it saves.
 
     Attributes:
         every: The period, steps, or NEVER.
@@ -52,12 +52,12 @@ class Schedule:
         return self.first + (periods * self.every or self.least_steps)
 
     def saves_after(self, step: int) -> bool:
-        """Whether a save is due after a step."""
+        """True if a save is due after a step."""
         return self.every > 0 and step % self.every == 0
 
     @property
     def due(self) -> int:
-        """How many saves are due in the window."""
+        """Number of saves that are due in the window."""
         return sum(map(self.saves_after, range(self.first + 1, self.last + 1)))
 
 
@@ -81,7 +81,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What has been measured in one loop.
+    """Measurements of one loop.
 
     Attributes:
         schedule: What was to be done.
@@ -90,7 +90,7 @@ class Window:
         saves: Those of the window, and those before that it may depend on, oldest first.
     """
 
-    schedule: Schedule
+    schedule: SaveSchedule
     began_unix_s: float
     ended_unix_s: float
     saves: tuple[Save, ...]
@@ -103,7 +103,7 @@ class Window:
 
     @property
     def finished_unix_s(self) -> float:
-        """When all of it was done."""
+        """The time at which all of it was done."""
         return max([self.ended_unix_s, *(save.finished_unix_s for save in self.made)])
 
     @property
@@ -130,7 +130,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the saves of one window cost.
+    """Cost of the saves of one window.
 
     Attributes:
         overhead: How much longer a step takes than without saves, as a part of that.

@@ -55,12 +55,12 @@ class Sample:
 
     @property
     def control_s(self) -> float:
-        """What is left of the step."""
+        """The rest of the step."""
         return max(0.0, self.step_s - self.compute_s - self.imbalance_s - self.sync_s)
 
     @property
     def lost(self) -> dict[str, float]:
-        """What the steps lose, as shares of a step, by its cause."""
+        """Losses of the steps by cause, as shares of a step."""
         return {
             "reduce": self.reduce_s / self.step_s,
             "wait": self.wait_s / self.step_s,

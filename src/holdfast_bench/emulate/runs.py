@@ -41,7 +41,7 @@ class Setup:
 
     @property
     def size_bytes(self) -> int:
-        """Of the reduced gradient."""
+        """Size of the reduced gradient."""
         return self.parameters * {"bf16": 2, "fp32": 4}[self.dtype]
 
     @property

@@ -75,7 +75,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is trained, and on what.
+    """Model, data and training of a drawn job.
 
     Attributes:
         seed: Of the run.
@@ -86,23 +86,23 @@ class Recipe:
         optimizer, implementation, groups: The optimizer, its kernels, its parameter groups.
         schedule: The one given to `session.attach`.
         scheduler: One of torch's, kept in the session and stepped at every commit.
-        attaches: Whether that scheduler is given to `session.attach` instead.
-        thaws: Whether the last layer is frozen in the first step only.
-        critic: Whether a second model, with an optimizer of its own, is trained in every other
+        attaches: True if that scheduler is given to `session.attach` instead.
+        thaws: True if the last layer is frozen in the first step only.
+        critic: True if a second model, with an optimizer of its own, is trained in every other
             step, and judges the first.
-        average: Whether an average of the weights is kept, and is the network's teacher.
-        counts: Whether `session.state` changes at every commit, and the loss with it.
-        attributes: Whether attributes of the network and the optimizer change at every commit, and
+        average: True if an average of the weights is kept, and is the network's teacher.
+        counts: True if `session.state` changes at every commit, and the loss with it.
+        attributes: True if attributes of the network and the optimizer change at every commit, and
             the loss with them.
-        surrounds: Whether code sets state before the loop over shards, and changes all of it after.
+        surrounds: True if code sets state before the loop over shards, and changes all of it after.
         clip_norm: The job's key.
         data: How samples are made; see `datasets`.
         samples, batch, shards, epochs: Sizes of the run.
         length, features: Size of a sample, `[length, features]`.
-        variable: Whether samples are of unlike length, up to `length`.
+        variable: True if samples are of unlike length, up to `length`.
         weight: What a shard counts by.
-        skips: Whether some shards skip the backward pass.
-        logs: Whether values are logged.
+        skips: True if some shards skip the backward pass.
+        logs: True if values are logged.
         evaluate: When the model is evaluated.
     """
 
@@ -171,11 +171,11 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What must not show in the result.
+    """Settings that must not show in the result.
 
     Attributes:
         workers, shards_per_worker, prefetch, loader_workers, checkpoint_every: The job's keys.
-        replans: Whether the plan changes in every step.
+        replans: True if the plan changes in every step.
         policy: What happens after a failure.
         kills: When which worker dies.
         stop_at: The step after which the run is stopped, to be resumed; None: it is not.
@@ -219,7 +219,7 @@ def values_of(literal: Any) -> tuple[Any, ...]:
 
 
 def words(part: Recipe | Configuration | Kill) -> str:
-    """What is not plain about it, in words."""
+    """Deviations from a plain configuration, in words."""
     return ", ".join(f"{name}={_plain(value)}" for name, value in _unlike_default(part).items())
 
 

@@ -28,7 +28,7 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Samples:
-    """What all kinds of data sets hold: drawn once from a generator of its own.
+    """Samples of all kinds of data sets: drawn once from a generator of its own.
 
     Args:
         recipe: Says how many, how long and how wide.

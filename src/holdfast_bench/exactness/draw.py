@@ -97,7 +97,7 @@ def draw(seed: int) -> Case:
 
 
 def is_possible(case: Case) -> bool:
-    """Whether every configuration can run; what is drawn always can."""
+    """True if every configuration can run; what is drawn always can."""
     recipe = case.recipe
     fits = (
         (recipe.implementation != "fused" or recipe.optimizer in FUSED)
@@ -131,7 +131,7 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
 
 
 def _feeds_all(recipe: Recipe) -> bool:
-    """Whether every shard of the first step has samples: all workers must evaluate there."""
+    """True if every shard of the first step has samples: all workers must evaluate there."""
     return recipe.shards <= recipe.batch <= recipe.samples
 
 
@@ -253,13 +253,13 @@ def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
 
 
 def _keeps(recipe: Recipe) -> bool:
-    """Whether there is state next to the model, which is that of the start in the first step."""
+    """True if there is state next to the model, which is that of the start in the first step."""
     around = recipe.attributes or recipe.surrounds
     return recipe.scheduler != "none" or recipe.average or recipe.counts or recipe.thaws or around
 
 
 def _second(chance: random.Random, recipe: Recipe, first: Kill, workers: int) -> Kill:
-    """Of another worker, or of the replacement while it joins."""
+    """A kill of another worker, or of the replacement while it joins."""
     if chance.random() < 0.4:
         return Kill(rank=first.rank, step=None, calls=_calls(chance), life=1)
     return _kill(chance, recipe, workers)

@@ -40,7 +40,7 @@ class CaseReport:
 
     @property
     def found(self) -> bool:
-        """Whether anything is wrong."""
+        """True if anything is wrong."""
         return any(self.problems)
 
     @property
@@ -50,7 +50,7 @@ class CaseReport:
 
     @property
     def hung(self) -> bool:
-        """Whether a run did not end in time."""
+        """True if a run did not end in time."""
         return any(f"{HANG}: " in wrong for wrong in self.problems)
 
     def failing(self) -> Case:
@@ -105,7 +105,7 @@ def line(name: str, report: CaseReport) -> str:
 
 
 def details(report: CaseReport) -> str:
-    """What is wrong, configuration by configuration."""
+    """The findings, configuration by configuration."""
     return "\n".join(
         f"  {_named(made)}: {wrong or 'as the reference'}"
         for made, wrong in zip(report.case.configurations, report.problems, strict=True)
@@ -113,7 +113,7 @@ def details(report: CaseReport) -> str:
 
 
 def specification(report: CaseReport) -> str:
-    """What `--job` takes to run the failing part of it again."""
+    """A case for `--job` that runs the failing part of it again."""
     return dump(report.failing())
 
 

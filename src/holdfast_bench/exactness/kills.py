@@ -18,7 +18,7 @@ from holdfast_bench.exactness.case import Kill
 
 
 class Kills:
-    """Those of one worker.
+    """Kill points of one worker.
 
     Args:
         planned: Of the whole run.
@@ -58,7 +58,7 @@ class _Countdown:
 
 
 def _lives(marks: Path, rank: int) -> int:
-    """How many workers of this rank there were before this one."""
+    """Number of workers of this rank before this one."""
     life = 0
     while True:
         try:

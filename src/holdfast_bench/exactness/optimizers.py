@@ -95,7 +95,7 @@ def schedule(kind: Schedule) -> Callable[[int], Callable[[int], float]] | None:
 
 
 def attached(recipe: Recipe) -> Callable[..., Any] | None:
-    """What a recipe gives to `session.attach` as a schedule."""
+    """The schedule that a recipe gives to `session.attach`."""
     if recipe.attaches:
         return lambda optimizer, total_steps: scheduler(recipe.scheduler, optimizer, total_steps)
     return schedule(recipe.schedule)

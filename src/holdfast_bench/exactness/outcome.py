@@ -22,7 +22,7 @@ COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOutcome:
-    """Of one run.
+    """Result of one run.
 
     Attributes:
         error: The name of the error that ended it; empty if it finished.
@@ -83,7 +83,7 @@ def _other_failures(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator
 
 
 def problem(reference: CaseOutcome, other: CaseOutcome) -> str:
-    """How the other outcome contradicts the reference, in words; empty if it does not."""
+    """Contradictions of the other outcome to the reference, in words; empty without any."""
     if reference.error and reference.error not in REFUSALS:
         return f"the reference failed with {reference.error}: {reference.message}"
     if _named(reference) != _named(other):

@@ -162,5 +162,5 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Those of a file that a refused job may not have."""
+    """Lines of a file that a refused job may lack."""
     return list(json_lines.read(path)) if path.exists() else []

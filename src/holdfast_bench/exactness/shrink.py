@@ -25,7 +25,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
 
     Args:
         case: Fails.
-        fails: Whether a case does.
+        fails: True if a case does.
         tries: How many cases to look at, at most.
     """
     tried = {case}

@@ -98,7 +98,7 @@ def main(session: Session) -> None:
 
 
 def _trained(recipe: Recipe, model: nn.Module) -> list[nn.Parameter]:
-    """What the optimizer holds: also what is frozen at first, if it is trained later."""
+    """Parameters of the optimizer: also those that are frozen at first, if trained later."""
     return [each for each in model.parameters() if each.requires_grad or recipe.thaws]
 
 
@@ -134,13 +134,13 @@ def _network(model: nn.Module) -> nn.Module:
 
 
 def _counts(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-    """How often each answer was given for each class."""
+    """Number of times that each answer was given for each class."""
     answers = logits.argmax(1)
     return torch.bincount(CLASSES * classes + answers, minlength=CLASSES**2).view(CLASSES, -1)
 
 
 def _look(model: nn.Module, recipe: Recipe) -> None:
-    """What users do on one worker: draw numbers, and compute in training mode."""
+    """Do as users do on one worker: draw numbers, and compute in training mode."""
     x = torch.randn(3, recipe.length, recipe.features, dtype=getattr(torch, recipe.dtype))
     if not recipe.compile:
         model.train()
@@ -159,7 +159,7 @@ def _loss_scale(recipe: Recipe, step: int, state: dict[str, Any]) -> float:
 
 
 def _scale(network: Network, optimizer: torch.optim.Optimizer) -> float:
-    """What attributes contribute to the loss."""
+    """Contribution of attributes to the loss."""
     history: list[float] = getattr(optimizer, "history", [])
     return network.scales[-1] * (1 + float(network.shift)) * (1 + 0.1 * (len(history) % 2))
 

@@ -110,11 +110,11 @@ class Namespaces:
         return f"{NET}.{number}"
 
     def disk(self, number: int) -> Path:
-        """What a host has on its disk, as seen from outside."""
+        """The disk of a host, as seen from outside."""
         return self.folder.with_name(f"{self.folder.name}-{number}")
 
     def output(self, number: int) -> str:
-        """What `holdfast` commands on a host have printed."""
+        """The output of `holdfast` commands on a host."""
         path = self._output(number)
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -203,5 +203,5 @@ def _processes(namespace: str) -> list[int]:
 
 
 def _try(*words: str) -> str:
-    """What a command prints, whether it succeeds or not."""
+    """The output of a command, whether it succeeds or not."""
     return subprocess.run(words, check=False, capture_output=True, text=True).stdout

@@ -190,7 +190,7 @@ def _connect(address: tuple[str, int]) -> socket.socket:
 
 
 def _credentials_of(folder: Path, host: int) -> str:
-    """What `reduction` has written for a host: `Credentials` as JSON."""
+    """Read the `Credentials` that `reduction` has written for a host as JSON."""
     return (folder / f"host-{host}.json").read_text(encoding="ascii")
 
 
@@ -233,7 +233,7 @@ def _ranks(options: argparse.Namespace) -> tuple[tuple[int, ...], ...]:
 
 
 def _memory(options: argparse.Namespace) -> ReductionMemory:
-    """What the workers of this host share."""
+    """State that the workers of this host share."""
     layout = SlotLayout({"gradient": torch.empty(options.size // 4)}, {})
     world_size = options.hosts * options.workers
     slots = {

@@ -1,4 +1,4 @@
-"""How long hosts take to reduce a gradient, compared with gloo over the same links.
+"""Time that hosts take to reduce a gradient, compared with gloo over the same links.
 
 The hosts are network namespaces of this machine (root and iproute2), so all share its cores. The
 systems take turns, repetition by repetition; `reducing_host` says what they are.
@@ -93,7 +93,7 @@ def _run(
 
 
 def _printed(text: str) -> dict[str, list[float]] | None:
-    """What a host has measured, by system."""
+    """Measurements of a host, by system."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             taken: dict[str, list[float]] = json.loads(line)

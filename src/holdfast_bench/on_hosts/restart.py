@@ -30,7 +30,7 @@ from holdfast.launch.control import name_of
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.peers import peer_script
 from holdfast_bench.results.figures import ratio, spread
-from holdfast_bench.trial import FAULT_STEP, Injury, Launch, ProcessSpec, recover
+from holdfast_bench.trial import FAULT_STEP, Injury, PeerLaunch, ProcessSpec, recover
 
 WORKERS_PER_HOST: Final = 2
 CUT_S: Final = 30.0
@@ -48,7 +48,7 @@ TORCHRUN: Final = ("torch.distributed.run", peer_script.__file__)
 Row = dict[str, Any]
 
 
-class _Trial:
+class _ScriptRun:
     """One run of the script on some hosts.
 
     Args:
@@ -112,12 +112,12 @@ class _Trial:
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
         least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
         workers = len(self._ranks)
-        with Launch(commands, self._folder) as launch:
+        with PeerLaunch(commands, self._folder) as launch:
             launch.wait_for_steps(FAULT_STEP, workers, START_S + least_s)
             inject = partial(self._inject, fault, chance)
             return recover(launch, inject, RESTART_TIMEOUT_S, workers).committed_s
 
-    def _inject(self, fault: str, chance: random.Random, launch: Launch) -> Injury:
+    def _inject(self, fault: str, chance: random.Random, launch: PeerLaunch) -> Injury:
         if fault == "host":
             self._hosts.cut(FAULTY_HOST)
             time.sleep(CUT_S)
@@ -185,7 +185,7 @@ def _once(
         hosts = Namespaces(Path(folder) / "disk", num_hosts)
         try:
             hosts.up()
-            return _Trial(hosts, shared, workload).restart_s(way, fault, chance)
+            return _ScriptRun(hosts, shared, workload).restart_s(way, fault, chance)
         except HoldfastError as error:
             print(f"{way} failed: {error}", file=sys.stderr)
             return None

@@ -29,7 +29,7 @@ from holdfast.runs.run import LaunchOptions
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
 from holdfast_bench.results.figures import spread
-from holdfast_bench.trial import Records, wait_until
+from holdfast_bench.trial import RunRecords, wait_until
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 120.0
@@ -53,7 +53,7 @@ class HostsRun:
 
     def __init__(self, made: Namespaces, folder: Path, keys: dict[str, Any], network: str) -> None:
         self.made = made
-        self.records = Records(folder / "run")
+        self.records = RunRecords(folder / "run")
         job = folder / "job.yaml"
         hosts = len(made.numbers)
         run_dir = self.records.run_dir
@@ -134,7 +134,7 @@ def running(
 @contextmanager
 def finished(
     hosts: int, link: str, keys: dict[str, Any], network: str, timeout_s: float
-) -> Iterator[Records]:
+) -> Iterator[RunRecords]:
     """The records of a run that has ended, with a worker on each host.
 
     Where there are no network namespaces, hosts are workers of one host.
@@ -150,7 +150,7 @@ def finished(
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         run_job(load.check(keys, where="bench"), LaunchOptions(), run_dir=run_dir, resume=False)
-        yield Records(run_dir)
+        yield RunRecords(run_dir)
 
 
 def step_rows(hosts: int, workers: int, link: str, workload: str) -> list[Row]:

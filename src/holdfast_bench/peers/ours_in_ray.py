@@ -19,7 +19,7 @@ STEPS: Final = 10_000
 
 
 def train(session: Session) -> None:
-    """What each training process runs."""
+    """Run one training process."""
     from holdfast.rundir.json_lines import JsonLines
 
     params = session.job.params

@@ -19,7 +19,7 @@ PASSED: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "XDG_STATE_HOME")
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """What each worker of Ray runs."""
+    """Train in a worker of Ray."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -81,7 +81,7 @@ def start_cluster(directory: Path, workers: int) -> None:
 
 
 def run_config(directory: Path) -> RunConfig:
-    """What Ray Train does when a worker is lost, and where it keeps checkpoints."""
+    """Settings of Ray Train for a lost worker, and for checkpoints."""
     return RunConfig(
         storage_path=str(directory / "results"),
         failure_config=FailureConfig(max_failures=20),

@@ -23,7 +23,7 @@ TUNED: Final = {
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """What each worker of Ray runs."""
+    """Train in a worker of Ray."""
     from holdfast_bench.peers.torchft_ddp import train
 
     train(config["workload"], Path(config["dir"]), ray.train.get_context().get_world_rank())

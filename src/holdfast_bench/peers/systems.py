@@ -30,7 +30,7 @@ from holdfast_bench.peers import peer_script
 from holdfast_bench.trial import (
     FAULT_STEP,
     WORKERS,
-    Launch,
+    PeerLaunch,
     ProcessSpec,
     Recovery,
     recover,
@@ -72,7 +72,7 @@ class Peer:
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             commands = self.commands(python, ["--workload", workload, "--dir", folder])
-            with Launch(commands, Path(folder)) as launch:
+            with PeerLaunch(commands, Path(folder)) as launch:
                 launch.wait_for_steps(FAULT_STEP)
                 return recover(launch, signal_worker(number, chance), RECOVERY_TIMEOUT_S)
 
@@ -141,7 +141,7 @@ def _torchft_tuned(python: str, options: Sequence[str]) -> list[ProcessSpec]:
 
 
 def _in_ray(script: str) -> Callable[[str, Sequence[str]], list[ProcessSpec]]:
-    """What starts a script of this package with Ray."""
+    """Commands that start a script of this package with Ray."""
 
     def commands(python: str, options: Sequence[str]) -> list[ProcessSpec]:
         directory = options[-1]

@@ -41,7 +41,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeModel:
-    """What determines the time of a job.
+    """Model of the time of a job.
 
     Attributes:
         compute_s: Time of a step of one host alone; above 0.
@@ -93,7 +93,7 @@ class TimeModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a job takes on some number of hosts.
+    """Time and cost of a job on some number of hosts.
 
     Attributes:
         hosts: How many.
@@ -109,7 +109,7 @@ class Bill:
 
 
 def bill(hosts: int, job_s: float, samples: int, price: float) -> Bill:
-    """What a job takes.
+    """Bill of a job.
 
     Args:
         hosts: How many.

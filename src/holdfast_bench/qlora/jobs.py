@@ -19,7 +19,7 @@ HELD_OUT: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What every run has in common.
+    """Settings that every run shares.
 
     Attributes:
         size: Of the network; see `SIZES`.

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be trained, and what it may take.
+    """A job to be priced, and its limits.
 
     Attributes:
         samples: In all.
@@ -53,7 +53,7 @@ def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[HostTimes]
 
 
 def measured_row(setup: Setup, hosts: int, runs: Sequence[HostTimes]) -> Row:
-    """What the steps of some number of hosts took, a value for each round."""
+    """Row of the measured steps on some number of hosts, a value for each round."""
     step = [statistics.median(run.step_s) for run in runs]
     sync = [statistics.median(run.sync_s) for run in runs]
     rates = [hosts * setup.batch / each for each in step]
@@ -73,7 +73,7 @@ def measured_row(setup: Setup, hosts: int, runs: Sequence[HostTimes]) -> Row:
 
 
 def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
-    """What the steps of some number of hosts would take."""
+    """Row of the predicted steps on some number of hosts."""
     step_s = model.step_s(hosts)
     sync_s = model.sync_s(hosts)
     rate = model.samples_per_s(hosts)
@@ -92,7 +92,7 @@ def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
 
 
 def bill_of(row: Row, order: Order, model: TimeModel) -> Bill:
-    """What the job costs, from the step and the start of a row."""
+    """Bill of the job, from the step and the start of a row."""
     steps = model.num_steps(row["hosts"], order.samples)
     job_s = _median(row["start_s"]) + steps * _median(row["step_s"])
     return bill(row["hosts"], job_s, order.samples, order.price)
@@ -126,7 +126,7 @@ def recommendation_row(order: Order, found: Recommendation) -> Row:
 
 
 def model_row(setup: Setup, link: Link, run: HostTimes) -> Row:
-    """What was trained, and the sizes of its parts."""
+    """Row about the trained model, and the sizes of its parts."""
     return {
         "measure": "model",
         "weights": "random" if setup.folder is None else setup.folder.name,

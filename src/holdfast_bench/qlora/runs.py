@@ -17,7 +17,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import RESULT, SYSTEM
 from holdfast_bench.on_hosts.runs import finished
 from holdfast_bench.qlora.cost import Link
-from holdfast_bench.trial import Records
+from holdfast_bench.trial import RunRecords
 
 WARM_STEPS: Final = 3
 """Steps at the start that are not counted."""
@@ -67,7 +67,7 @@ def run_on(hosts: int, keys: dict[str, Any], link: Link) -> HostTimes:
         return _measured(records)
 
 
-def _measured(records: Records) -> HostTimes:
+def _measured(records: RunRecords) -> HostTimes:
     run_dir = records.run_dir
     steps = records.steps()
     counted = steps[WARM_STEPS:]

@@ -43,7 +43,7 @@ class Number:
 
     @property
     def value(self) -> float:
-        """What it is."""
+        """Value of the formula."""
         return float(FORMULAS[self.formula](self.inputs))
 
 

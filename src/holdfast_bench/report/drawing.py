@@ -84,7 +84,7 @@ def width_of(fig: Canvas, text: Any) -> float:
 
 
 def renderer_of(fig: Canvas) -> Any:
-    """What measures texts."""
+    """A renderer that measures texts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     return FigureCanvasAgg(fig).get_renderer()  # type: ignore[no-untyped-call]
@@ -130,7 +130,7 @@ def apart(values: Sequence[float], gap: float) -> list[float]:
 
 
 def fill(t: Tokens, name: str) -> dict[str, Any]:
-    """How a part of a stack is filled."""
+    """Fill of a part of a stack."""
     return {"facecolor": t[name], "edgecolor": t["panel"], "linewidth": 0.72}
 
 

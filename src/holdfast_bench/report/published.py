@@ -25,7 +25,7 @@ class Reference:
     Attributes:
         quantity: What it is.
         published: The figure.
-        same: Whether ours is measured on the same thing.
+        same: True if ours is measured on the same thing.
         why: What differs.
         ours: Our figure; empty if it was not measured.
     """

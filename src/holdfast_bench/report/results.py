@@ -56,7 +56,7 @@ class Results:
         return set(_numbers(result.model_dump(mode="json")))
 
     def rounds(self, benchmark: str) -> str:
-        """How often it was measured, as a caption says it."""
+        """Number of rounds, as a caption says it."""
         rounds = self.by_name[benchmark].rounds
         return "" if rounds is None else f" · n = {rounds}"
 

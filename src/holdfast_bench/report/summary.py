@@ -54,12 +54,12 @@ def bullets(results: Results, figures: Mapping[str, Figure]) -> list[Bullet]:
 
 
 def recommendations(results: Results) -> list[Recommendation]:
-    """What follows from each benchmark."""
+    """Recommendations that follow from each benchmark."""
     return [*_intervals(results), *_heartbeats(results), *_shards(results), *_hosts(results)]
 
 
 def strengths(results: Results) -> list[tuple[Sentence, str]]:
-    """What is good, with the figure that shows it."""
+    """Strengths, each with the figure that shows it."""
     found: list[tuple[Sentence, str]] = []
     rows = [r for r in results.rows("recovery") if r.get("of_holdfast") and r["way"] != "holdfast"]
     if rows:
@@ -76,7 +76,7 @@ def strengths(results: Results) -> list[tuple[Sentence, str]]:
 
 
 def limits(results: Results) -> list[tuple[Sentence, str]]:
-    """What is not good, or not known."""
+    """Limits: results that are not good, or not known."""
     found: list[tuple[Sentence, str]] = []
     eight = results.rows("scaling", way="holdfast, 8 shards", workers=2)
     if eight:

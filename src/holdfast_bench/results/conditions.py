@@ -20,7 +20,7 @@ PACKAGES: Final = ("holdfast", "torch", "numpy", "ray", "torchft", "transformers
 
 
 class Conditions(BaseModel):
-    """Where and when a benchmark ran.
+    """Machine, software and load of a benchmark.
 
     Attributes:
         started: When it began, UTC.

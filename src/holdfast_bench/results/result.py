@@ -19,7 +19,7 @@ FORMAT: Final = 1
 
 
 class Result(BaseModel):
-    """What one benchmark has measured.
+    """Measurements of one benchmark.
 
     Attributes:
         format: Version of this file's schema.

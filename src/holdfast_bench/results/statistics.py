@@ -28,7 +28,7 @@ class Change:
     Attributes:
         ratio: New over old.
         low, high: Bounds of the ratio, with 95 % confidence.
-        is_significant: Whether chance is an unlikely reason.
+        is_significant: True if chance is an unlikely reason.
     """
 
     ratio: float

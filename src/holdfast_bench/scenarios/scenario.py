@@ -24,7 +24,7 @@ CUT_STEP: Final = 35
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What happens to a run.
+    """Faults of a run, and what must follow.
 
     Attributes:
         name: Its name.
@@ -43,7 +43,7 @@ class Scenario:
     hosts: int = 1
 
     def expected(self, recovery: Recovery) -> str:
-        """What must happen, in words."""
+        """The required restarts, in words."""
         return described(self.restored if recovery == "restart" else ())
 
 
@@ -94,7 +94,7 @@ NAMES: Final = tuple(each.name for each in SCENARIOS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run did.
+    """Events and result of a run.
 
     Attributes:
         restored: Steps of the checkpoints that it restarted from, one for each restart.
@@ -118,7 +118,7 @@ def outcome(
     recoveries: Sequence[Mapping[str, Any]],
     weights_sha256: str | None,
 ) -> Outcome:
-    """What a run did, from its files.
+    """The outcome of a run, from its files.
 
     Args:
         events: The lines of `events.jsonl`.

@@ -100,7 +100,7 @@ class Agents:
         self._made(self._cuts.around(names), heal_s)
 
     def accepts(self, name: str) -> bool:
-        """Whether the agent of a host accepts a connection of the coordinator."""
+        """True if the agent of a host accepts a connection of the coordinator."""
         agent = self._agents[name]
         return agent.alive and not agent.link.cut
 
@@ -239,7 +239,7 @@ class Agents:
         agent.newest = status
         if link.cut_from or link.loses(self._chance):
             return
-        if heartbeat and link.well:  # see `testing.rest`
+        if heartbeat and link.well:  # see `simulation.rest`
             delay_s = link.beat_delay_s(self._timeline.now)
         else:
             delay_s = link.draw_delay_s(self._chance)

@@ -1,4 +1,4 @@
-"""What a simulated cluster is made of."""
+"""Cluster: sizes and times of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What is simulated.
+    """Hosts, workers and limits that are simulated.
 
     Attributes:
         hosts: How many, each with how many workers it can run: `capacity`.
         num_steps, step_s: Length of the run, and of a step in seconds.
-        delay_s, loss, late: The network's, as in `testing.network.Link`.
+        delay_s, loss, late: The network's, as in `simulation.network.Link`.
         fork_s: What a new worker takes to stand ready.
         checkpoint_every: Steps between checkpoints.
         check_every: Events between two looks at the coordinator's invariants.
-        rests: Whether heartbeats that would change nothing are left out; see `testing.rest`.
+        rests: True if heartbeats that would change nothing are left out; see `simulation.rest`.
     """
 
     hosts: int

@@ -46,7 +46,7 @@ class Cuts:
             self._islands[now] = self._islands.pop(before)
 
     def separate(self, one: str, other: str) -> bool:
-        """Whether two hosts cannot connect, which needs both directions."""
+        """True if two hosts cannot connect, which needs both directions."""
         pairs = self._one_way.values()
         is_one_way = (one, other) in pairs or (other, one) in pairs
         return is_one_way or self._islands.get(one) != self._islands.get(other)

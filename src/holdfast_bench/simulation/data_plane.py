@@ -42,7 +42,7 @@ class SimulatedWorker:
             when it began to.
         chain: Its state, as of then.
         group: The group that it trains in, if it does.
-        hangs: Whether it hangs.
+        hangs: True if it hangs.
         cured_at: When it is fast again, once it was found to be slow; seconds.
         newest_generation: The newest generation that it knows.
     """
@@ -72,9 +72,9 @@ class Group:
         complete_from, complete_until: When the first host was to have it, and the last one.
         broken_at: When it became certain that not all will have it.
         severed: Hosts whose workers do not reach each other, so that the step cannot end.
-        has_broken: Whether a connection between some has broken, so that healing is not enough.
+        has_broken: True if a connection between some has broken, so that healing is not enough.
         saves: Checkpoints that it has begun.
-        is_complete: Whether no worker has left.
+        is_complete: True if no worker has left.
     """
 
     generation: int
@@ -99,7 +99,7 @@ class Group:
         return {worker.host for worker in self.workers.values()}
 
     def has_completed(self, host: str, now: float) -> bool:
-        """Whether a host has the reduced gradient of the current step."""
+        """True if a host has the reduced gradient of the current step."""
         if self.complete_until == NEVER:
             return False
         fraction = crc32(f"{host} {self.step}".encode()) / 2**32
@@ -148,7 +148,7 @@ class DataPlane:
         """The state of the reference run after each step, as far as this run has come."""
 
     def reduced_step(self, host: str) -> int:
-        """As `core.protocol.Status.reduced_step`."""
+        """The step of `core.protocol.Status.reduced_step`."""
         return self._roots.get(host, (0, 0))[0]
 
     def request_stop(self, host: str) -> None:
@@ -160,12 +160,12 @@ class DataPlane:
         self._asked = max(self._asked, (generation, number))
 
     def save_requested(self, group: Group) -> bool:
-        """Whether a group was asked for a checkpoint that it has not begun."""
+        """True if a group was asked for a checkpoint that it has not begun."""
         generation, number = self._asked
         return generation == group.generation and number > group.saves
 
     def is_over(self, group: Group) -> bool:
-        """Whether a group has reached the end of the run, or the step at which to stop."""
+        """True if a group has reached the end of the run, or the step at which to stop."""
         if self._stopping and any(w.host in self._stopping for w in group.workers.values()):
             return True
         return group.step == self.num_steps

@@ -14,7 +14,7 @@ class SimulatedDisk:
 
     Attributes:
         steps: Those that are published.
-        is_full: Whether nothing can be written to it.
+        is_full: True if nothing can be written to it.
     """
 
     steps: set[int] = field(default_factory=set)

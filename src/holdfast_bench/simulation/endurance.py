@@ -23,7 +23,7 @@ CHECKPOINT_EVERY: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnduranceResult:
-    """What happened to a cluster."""
+    """Counts of what happened to a cluster."""
 
     faults: int
     generations: int
@@ -33,8 +33,8 @@ class EnduranceResult:
 def endure(*, hosts: int, seconds: float, bursts: int, seed: int) -> EnduranceResult:
     """Inject faults into a cluster again and again; after each time it must make progress.
 
-    `testing.data_plane` asserts that no step is lost, committed twice or taken back, that there is
-    one lineage, and that no fenced worker trains. The coordinator's own invariants look at every
+    `simulation.data_plane` asserts that no step is lost, committed twice or taken back, that there
+    is one lineage, and that no fenced worker trains. The coordinator's own invariants look at every
     host, so here they are checked only once per as many events as there are hosts.
 
     Args:

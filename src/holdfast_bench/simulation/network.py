@@ -17,8 +17,8 @@ class SimulatedLink:
     Attributes:
         delay_s: How long a message is usually under way.
         loss, late: Part of the messages that get lost, and that come up to `LATE_S` late.
-        cut_to, cut_from: Whether all messages to the agent, and all from it, get lost.
-        answers: Whether connections are made all the same, as where the agent is starved.
+        cut_to, cut_from: True if all messages to the agent, and all from it, get lost.
+        answers: True if connections are made all the same, as where the agent is starved.
     """
 
     delay_s: float
@@ -30,23 +30,23 @@ class SimulatedLink:
 
     @property
     def cut(self) -> bool:
-        """Whether no connection can be made."""
+        """True if no connection can be made."""
         return (self.cut_to or self.cut_from) and not self.answers
 
     @property
     def well(self) -> bool:
-        """Whether all messages arrive, and none is late."""
+        """True if all messages arrive, and none is late."""
         return not (self.cut_to or self.cut_from or self.loss or self.late)
 
     def loses(self, chance: random.Random) -> bool:
-        """Whether a message gets lost, of those that are not cut off."""
+        """True if a message gets lost, of those that are not cut off."""
         return self.loss > 0 and chance.random() < self.loss
 
     def draw_delay_s(self, chance: random.Random) -> float:
-        """How long a message is under way: half of what is usual, and some more."""
+        """Latency of a message: half of the usual one, and some more."""
         late_s = chance.uniform(0, LATE_S) if self.late > 0 and chance.random() < self.late else 0.0
         return late_s + self.delay_s * (0.5 + chance.expovariate(2))
 
     def beat_delay_s(self, sent: float) -> float:
-        """How long a heartbeat is under way: as long as others, but without a random draw."""
+        """Latency of a heartbeat: that of other messages, but without a random draw."""
         return self.delay_s * (0.5 + hash((sent,)) % 2**32 / 2**32)

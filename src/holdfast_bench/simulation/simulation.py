@@ -66,7 +66,7 @@ class Simulation:
 
     @property
     def log(self) -> list[str]:
-        """What happened, a line each: `time what`."""
+        """The log, a line each: `time what`."""
         return self._timeline.log
 
     @property
@@ -76,7 +76,7 @@ class Simulation:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, successfully or not."""
+        """True if the run has ended, successfully or not."""
         return self.run is not None and self.run.stage == Stage.END
 
     @property
@@ -231,7 +231,7 @@ class Simulation:
         self._timeline.after(delay_s, self._tell_run, completed)
 
     def _crashes_at(self, action: actions.RunAction) -> bool:
-        """Whether the coordinator dies while it performs this.
+        """True if the coordinator dies while it performs this.
 
         A fact that it is recording is then kept, or it is not: a journal knows no halves.
         """
@@ -265,6 +265,6 @@ class Simulation:
 
 
 def _is_probe(action: actions.RunAction) -> bool:
-    """Whether an action concerns a probe, and so no agent but the one that gets a message."""
+    """True if an action concerns a probe, and so no agent but the one that gets a message."""
     is_for_witness = isinstance(action, actions.SendDesiredState) and action.desired.probes
     return isinstance(action, actions.ProbeHost) or bool(is_for_witness)

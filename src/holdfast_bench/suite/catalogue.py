@@ -22,8 +22,8 @@ class Benchmark:
         quick: Options of `--quick`, by name: what takes under a minute.
         keys: Columns that say what a row is about; two rows with the same ones can be compared.
         measured: Columns that are measured, and which direction is better.
-        peers: Whether it takes the interpreter of other systems.
-        draws: Whether it draws figures of its own.
+        peers: True if it takes the interpreter of other systems.
+        draws: True if it draws figures of its own.
     """
 
     name: str

@@ -41,7 +41,7 @@ class Compared:
     outcome: Outcome
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Plain data of this comparison."""
         return asdict(self)
 
 
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def regressions(self) -> list[Compared]:
-        """What is worse."""
+        """The changes for the worse."""
         return [each for each in self.compared if each.outcome == "worse"]
 
 

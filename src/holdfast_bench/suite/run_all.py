@@ -18,11 +18,11 @@ Outcome = Literal["measured", "kept", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What became of one benchmark.
+    """Outcome of one benchmark.
 
     Attributes:
         name: Its name.
-        outcome: Whether it was measured now, its result was kept, or it failed.
+        outcome: True if it was measured now, its result was kept, or it failed.
         seconds: How long it took, now or then; None if it failed.
     """
 
@@ -44,7 +44,7 @@ def run_all(
     Args:
         benchmarks: What to run.
         folder: For the results.
-        quick: Whether each has its quick options.
+        quick: True if each has its quick options.
         peers_python: The interpreter of other systems, for benchmarks that compare with them.
         note: Called with what happens, in words.
 

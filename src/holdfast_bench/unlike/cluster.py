@@ -69,17 +69,17 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self.speeds)
 
     @property
     def profile(self) -> Profiles:
-        """What a user would write down of its speeds."""
+        """Speeds as a user would write them down."""
         devices = tuple(Device(name=self.name, score=speed) for speed in self.speeds)
         return Profiles(hosts={ANY_HOST: HostProfile(devices=devices)})
 
     def factors(self, mode: Mode, cores: int) -> tuple[float, ...]:
-        """How many times slower than a core each device is emulated.
+        """Emulated slow-down of each device, as a multiple of a core's time.
 
         With pauses all are slowed down by as much more as is needed for `cores` to have `HEADROOM`.
         """

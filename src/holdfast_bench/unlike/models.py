@@ -1,4 +1,4 @@
-"""What `bench balance` trains, and holdfast's way of doing it.
+"""Models that `bench balance` trains, and holdfast's way of doing it.
 
     cnn        holdfast's CNN on images as those of CIFAR-10     16 samples a shard
     resnet18   ResNet-18 of width 16 on those of CIFAR-100        8 samples a shard
@@ -112,7 +112,7 @@ MODELS: Final[dict[str, type[Workload]]] = {"cnn": Cnn, "resnet18": Resnet18, "g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What each process of a run does, whichever system it is.
+    """Work of each process of a run, whichever system it is.
 
     Attributes:
         workload: What is trained.
@@ -132,7 +132,7 @@ class Training:
 
     @classmethod
     def of_params(cls, params: dict[str, Any]) -> Self:
-        """What `as_params` was made of."""
+        """The training that `as_params` was made of."""
         return cls(**{**params, "factors": tuple(params["factors"])})
 
     def as_params(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Training:
         return asdict(self)
 
     def begin(self, rank: int) -> tuple[Workload, SlowedDevice, StepLog]:
-        """What process `rank` needs; it is limited from now on if a quota says so."""
+        """Prepare process `rank`, which is limited from now on if a quota says so."""
         if self.groups and self.groups[rank]:
             (Path(self.groups[rank]) / "cgroup.procs").write_text("0")
         device = SlowedDevice(self.factors[rank], self.mode)

@@ -29,13 +29,13 @@ _FORKS: Final = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTraining:
-    """What the processes do.
+    """Work of the processes.
 
     Attributes:
         training: What all systems do.
         counts: Shards of a step for each process.
-        ddp: Whether they train together.
-        merges: Whether a process computes its shards in one pass.
+        ddp: True if they train together.
+        merges: True if a process computes its shards in one pass.
     """
 
     training: Training

@@ -16,7 +16,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from holdfast_bench.unlike.measured import Steps, plans_of
+from holdfast_bench.unlike.step_log import Steps, plans_of
 
 COLORS: Final = ("#999999", "#E69F00", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#D55E00")
 """Okabe and Ito, "Color Universal Design": distinct for color-blind readers."""

@@ -95,7 +95,7 @@ def _draw(runs: dict[str, Row], steps: dict[str, list[Row]], t: Tokens) -> Canva
 
 
 def _lane(ax: Any, t: Tokens, y: float, rank: int, run: Row, steps: list[Row]) -> None:
-    """What one rank does."""
+    """Draw the lane of one rank."""
     x = 0.0
     for name, seconds_ in run["phases_s"].items():
         phase = RESTART_PHASES[name]
