@@ -12,7 +12,7 @@ from importlib.metadata import distribution, distributions, version
 from pathlib import Path
 from typing import Final
 
-_PACKAGE: Final = Path(__file__).parents[1]
+_PACKAGE: Final = Path(__file__).parents[2]
 _WHEEL: Final = (
     "Wheel-Version: 1.0\nGenerator: holdfast\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 )
