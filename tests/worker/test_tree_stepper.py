@@ -26,14 +26,19 @@ SHARDS = 4
 VOTE = CommitVote(requests=RequestFlags.SAVE, user_state=5, replica=0, times=StepTimes())
 
 
-def model_of(seed=0):
+def model_of(seed=0, width=4):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
 
 
 @pytest.fixture
-def model():
-    return model_of()
+def width():
+    return 4
+
+
+@pytest.fixture
+def model(width):
+    return model_of(width=width)
 
 
 @pytest.fixture
@@ -222,3 +227,18 @@ def test_a_plan_can_change_between_two_steps(stepper, model):
     stepper.assign(1, Plan(counts=(2, 2)))
     assert [item.leaf for item in stepper.work_items] == [0, 1]
     assert stepper.next_work().item.leaf == 0
+
+
+@pytest.mark.parametrize("width", [20_000])  # so that weights have blocks of their own
+def test_a_lent_gradient_is_whole_when_a_new_plan_adds_shards_to_it(stepper, model, width):
+    stepper.assign(0, Plan(counts=(1,)))
+    compute(stepper, model, stepper.next_work())
+    stepper.assign(0, Plan.even(SHARDS, 1))
+    stepper.resume(0)  # in a generation with the same members
+    finish(stepper, model, 0)
+    other = model_of(width=width)
+    for shard in range(SHARDS):
+        (loss_of(other, shard) / SHARDS).backward()
+    expected = [p.detach() - 0.1 * p.grad for p in other.parameters()]
+    for parameter, value in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), value)

@@ -59,6 +59,7 @@ def run(spec: WriterSpec, arena: Arena, channel: Channel) -> int:
             for message in channel.poll(_POLL_S):
                 match message:
                     case StagingMessage(offset=offset, size_bytes=size_bytes):
+                        # Before the first checkpoint, so that its copy does not wait for memory.
                         memory = _mapped(arena, offset, size_bytes)
                         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
                         populate(address, len(memory))

@@ -184,17 +184,23 @@ class Member:
     def join_unless_probed(self) -> bool:
         """Join, but return False when this worker is on standby and has to measure itself."""
         while True:
+            # Replicas differ somewhere: a worker whose own may be the wrong one must not give it to
+            # others.
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
+            # The agent decides from these reports who has a state, and from which step all resume.
             committed = self.progress.step if self._has_state else None
             resume = self._agent.await_resume_until(self.standby.probe_at, committed)
             if resume is None:
                 return False
+            # The others train on without this worker, so what it has is soon of an old step.
             if resume.standby is not None:
                 self._has_state = False  # of the step that the others train
                 self.metrics.set_writing(self.progress, writes=False)
                 self.standby.begin(resume)
                 continue
+            # A member from here on. An abort while entering means another generation, and another
+            # round.
             self.standby.end()
             with contextlib.suppress(Aborted):
                 self._enter(resume)
@@ -237,16 +243,19 @@ class Member:
             self.joined.saver.save_durably()
 
     def _enter(self, resume: ResumeMessage) -> None:
+        # From here on this worker can be aborted, and can meet the members at barriers.
         enter_group(self.group, self._agent, self._listener, resume)
         if self.models is None:
             self.balancing.begin_generation()
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
+        # Memory is allocated for even shares; the balance may move shards between workers later.
         even = plan_of(self.job, len(resume.members))
         items = work_items_of(even, self.group.member_index, self.job)
         replica, sections = self.models.allocate(items, resume)
         if resume.generation == 1 and is_first_member:
             log_sensitive_kernels(self.metrics.run_dir)
+        # Its own donor: what this worker holds, or finds in the arena, is the state of the run.
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
         if resume.donors:
             self._transfer(resume, replica, sections, keeps_state=keeps_state)
@@ -254,12 +263,15 @@ class Member:
             self._restore(resume, replica, sections)
         is_first_here = self.group.rank == self.group.local[0]
         self.metrics.set_writing(self.progress, writes=is_first_here)
+        # The first generation of this process: user code has the model, and now it has its state,
+        # too.
         if self._joined is None:
             self._joined = self._parts(self.models, replica, sections)
             self.joined.state.on_state_loaded()
         elif not keeps_state:
             self.joined.stepper.restart()
             self.joined.state.on_state_loaded()
+        # All members have the same progress now, so all make the same plan.
         self.balancing.begin_generation(sections.slot_bytes)  # from the costs that all know now
         self.breakdown.begin_generation()
         self.joined.stepper.assign(self.progress.step, self.balancing.plan)
@@ -270,8 +282,10 @@ class Member:
     ) -> None:
         """Bring this worker to the step from which all resume, with the state that members have."""
         transfer = StateTransfer(self.group, sections, replica)
+        # A new process of a lone rank: the state is what its predecessor has left in the arena.
         if loads_intact := keeps_state and not self._has_state:
             self.progress.replace(transfer.load_intact_replica(resume.step))
+        # Some member has committed this step, so it is decided: apply the same reduced gradient.
         elif keeps_state and self.progress.step < resume.step:
             assert self._on_commit is not None, "a step was computed before the loop"
             self._on_commit(self.joined.stepper.complete(self.progress.step))
@@ -285,11 +299,13 @@ class Member:
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
+        # Replicas of lost workers belong to steps that the checkpoint does not have.
         self._arena.forget_replicas()
         assert self.models is not None
         restored = self._restorer.restore(replica, self.group, resume.restore, sections.replica)
         if restored.progress is not None:
             self.progress.replace(restored.progress)
+        # Not every member could verify the checkpoint: the others get the state of one that could.
         if any(rank != donor for rank, donor in restored.donors.items()):
             agreed = {"step": restored.step, "donors": dict(restored.donors)}
             transfer = StateTransfer(self.group, sections, replica)

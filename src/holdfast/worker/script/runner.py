@@ -175,6 +175,7 @@ def _set_lone_environment(
 
 def _restore_environment(spec: WorkerSpec) -> None:
     """Undo the fork server's changes, and set the variables of the job."""
+    # The script must find what torchrun would give it, not what the fork server has set.
     environment.restore()
     if spec.share is not None:
         restrict(spec.share)

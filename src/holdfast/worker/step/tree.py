@@ -111,7 +111,7 @@ class TreeStepper:
             self._reducer.assign_blocks()
             if self._job.merges_shards or not self._sums.has_capacity:
                 self.restart()
-        # From here on every member knows which leaves remain, whoever has computed the others.
+        # From here on every member knows which leaves are computed, by any member.
         self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
 
     def next_work(self) -> Work | None:

@@ -82,6 +82,7 @@ class DeviceTimeline:
     def _measure(self) -> None:
         """Compare the phases that the GPU is through with to what the host has counted of them."""
         changes = self._changes
+        # The end of a phase is the begin of the next one; the GPU has passed both.
         while len(changes) > 1 and changes[1].event.query():  # type: ignore[no-untyped-call]
             begin = changes.popleft()
             end = changes[0]

@@ -72,6 +72,7 @@ class Schedule:
             total_steps, step: Arguments of `begin`.
         """
         for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+            # From the rates at the start: the schedule of the longer run is replayed over them.
             group["lr"] = copy.deepcopy(rate)
             group.pop("initial_lr", None)  # schedulers set it where it is absent
         self.begin(total_steps, step)

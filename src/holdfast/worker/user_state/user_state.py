@@ -135,6 +135,7 @@ class UserState:
                 f"{sorted(saved['kept'])}; this worker has {len(groups)} and {sorted(self._kept)}: "
                 "build the same ones in every worker, before session.shards"
             )
+        # All checks have passed, and nothing was changed before them.
         for name, each in self._kept.items():
             _stateful(name, each).load_state_dict(decode(saved["kept"][name]))
         for name, each in self._followed.items():
@@ -147,6 +148,8 @@ class UserState:
                 if not hasattr(type(optimizer), key)
             )
         for group, options in zip(groups, saved["groups"], strict=True):
+            # A tensor of an option, such as a learning rate, stays the same object: schedulers hold
+            # it.
             _replace(group, decode(options))
         for name, parameter in self._trained.items():
             parameter.requires_grad_(name not in saved["frozen"])
@@ -178,6 +181,7 @@ class UserState:
                 try:
                     attributes[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
+                    # It cannot be saved, which matters only once it changes.
                     now = ValueVersion(value)
                     known = (id(optimizer), key)
                     if self._not_saved.setdefault(known, now) != now:
