@@ -136,3 +136,11 @@ def test_the_worst_alert_is_the_headline_of_a_run_that_trains(at):
     found = headline_of(record, type(state)(name="running"), 1320)
     assert found.title == "GPU > 85 °C for 5 min:"
     assert "highest 86.0" in found.words.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_worker_that_goes_to_standby_is_not_lost(at):
+    evicted = event("worker-evicted", 1100.0, rank=3, reason="compute")
+    for events in ([evicted], [evicted, shrunk(1101.0)]):
+        found = alerts_of(at(1400.0, {"events": events}), 1400.0)
+        (alert,) = (each for each in found if each.rule is alert_rules.WORKER_LOST)
+        assert (alert.value, alert.is_firing) == ("4 of 4 present", False)

@@ -1,9 +1,11 @@
 """Live state: derived from the lines of a run as they come, by sinks and by views of its record.
 
-events ──▶ Roster     members, standby ranks, missing workers
-──▶ FailureWindow  the used restart budget
-steps  ──▶ RecentSteps    pace and times of workers in the newest steps
-state  ──▶ ProgressRate   speed on the clock, evaluations and checkpoints included
+    events ──▶ Roster         members, standby ranks, missing workers
+           ──▶ FailureWindow  the used restart budget
+    steps  ──▶ RecentSteps    pace, and times of workers, in the newest steps
+    state  ──▶ ProgressRate   speed on the clock, evaluations and checkpoints included
+
+Each keeps no more than what its answer needs.
 """
 
 from __future__ import annotations
@@ -81,9 +83,10 @@ class FailureWindow:
         """Unix times of the failures in the window that ends at `now`, in order; older ones are
         forgotten.
         """
-        while self._times and self._times[0] <= now - self._window_s:
+        begin = now - self._window_s
+        while self._times and self._times[0] <= begin:
             self._times.popleft()
-        return [each for each in self._times if each <= now]
+        return [each for each in self._times if begin < each <= now]  # clocks of hosts differ
 
 
 class RecentSteps:

@@ -1,6 +1,6 @@
 """Follow: reads files of a run as they grow; what a reader does with a line is not decided here.
 
-A reader has a cursor: a place in the file, and the bytes before it. The place is always behind a
+A reader has a cursor: a place in the file, and the bytes before it. The place is behind a
 whole line, so a torn end is read again once it is whole. The bytes tell whether the file has only
 grown: it may have been replaced by a new one, or, after a restart from a checkpoint, have been cut
 off and continued. A cursor is plain data; it outlives the process that reads.

@@ -20,8 +20,6 @@ _MAX_ROWS: Final = 60
 """In how many steps it is measured for an alert that lasts."""
 _STALE_S: Final = 60.0
 """Age from which a measurement says nothing about now."""
-_CHANGES_MEMBERS: Final = ("generation-started",)
-"""Events after which workers are counted."""
 
 Measured = Iterable[tuple[float, float]]
 """Times, Unix time, seconds, and values; the newest first."""
@@ -71,12 +69,13 @@ def _worker_lost(record: RunRecord, now: float) -> Alert:
     counts: list[tuple[float, float]] = []
     for event in record.events:
         workers.take(event)
-        if event["event"] in _CHANGES_MEMBERS:
+        if event["event"] == "generation-started":
             counts.append((event["time_unix_s"], workers.missing))
     if not counts:
         return Alert(rule=alert_rules.WORKER_LOST, value=MISSING)
     since = _lasting(reversed(counts), lambda lost: lost > 0, alert_rules.WORKER_LOST, now)
-    value = f"{workers.desired - workers.missing} of {workers.desired} present"
+    present = workers.desired - counts[-1][1]
+    value = f"{present:.0f} of {workers.desired} present"
     return Alert(rule=alert_rules.WORKER_LOST, value=value, since=since)
 
 

@@ -68,7 +68,7 @@ PLANNED_STEPS: Final = _gauge("planned_steps", "Steps of the whole run, if it ha
 EPOCH: Final = _gauge("epoch", "The current epoch, from 0.")
 PLANNED_EPOCHS: Final = _gauge("planned_epochs", "Epochs of the whole run, if they end it.")
 PROGRESS: Final = _gauge("progress_ratio", "The share of the planned steps that is committed.")
-REMAINING: Final = _gauge("remaining_seconds", "Time that is left, at the pace of late.")
+REMAINING: Final = _gauge("remaining_seconds", "Estimated time remaining at the recent step rate.")
 LAST_STEP: Final = _gauge(
     "last_step_timestamp_seconds",
     "When the newest step was committed; before the first one, when the run was started.",
