@@ -35,7 +35,7 @@ from holdfast.job.data import Data
 from holdfast.job.models import MistralSpec
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainRequest
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.rundir.run_directory import EVENTS, RunDirectory, new_run
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.placement.rejoin import MAX_DELAY_S
+from holdfast.core.placement.replacing import MAX_REJOIN_DELAY_S
 from holdfast.errors import HoldfastError
 from holdfast.launch.control import name_of
 from holdfast_bench.faulted_run import FAULT_STEP
@@ -110,7 +110,9 @@ class _Trial:
             HoldfastError: They have not started, or not restarted.
         """
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
-        least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
+        least_s = (
+            MAX_REJOIN_DELAY_S if fault == "host" else 0.0
+        )  # hosts lost sooner wait to join again
         began = time.monotonic()
         with LaunchedProcesses(commands, self._folder) as launch:
 
