@@ -22,7 +22,7 @@ from holdfast.checkpoint import parts
 from holdfast.checkpoint.parts import DigestKind
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
-from holdfast.core.protocol import Part
+from holdfast.core.protocol import CheckpointPart
 from holdfast.errors import CheckpointError, HardwareError, HoldfastError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
@@ -280,7 +280,7 @@ class CheckpointSaver:
             error = f"rank {group.rank}: {failure}"
         self._staged_at = time.monotonic()
         self._stall_s = self._staged_at - began
-        part = Part(
+        part = CheckpointPart(
             number=number,
             step=step,
             count=len(group.local),
