@@ -11,8 +11,7 @@ from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Tensor
 from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.parts import DigestKind
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.retention_events import log_retention_event
+from holdfast.checkpoint.retention import Retention, log_retention_event
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import CheckpointStore

@@ -19,7 +19,7 @@ from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
 from holdfast.core.events import CheckpointCompleted
-from holdfast.core.protocol import CheckpointResult, Part
+from holdfast.core.protocol import CheckpointPart, CheckpointResult
 from holdfast.rundir.json_lines import EventLog
 
 LAYOUT = layout_of(width=4)
@@ -58,7 +58,7 @@ def staged_by(to, write, header, ranks=2):
     """The parts of a checkpoint that `write` writes."""
     first = {"offset": to.staged.stage(write), "header": header.model_dump(mode="json")}
     return {
-        rank: Part(
+        rank: CheckpointPart(
             number=1,
             step=header.step,
             count=ranks,

@@ -32,7 +32,7 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.events import CheckpointFound
-from holdfast.core.protocol import Part, StoredCheckpoint
+from holdfast.core.protocol import CheckpointPart, StoredCheckpoint
 from holdfast.errors import CheckpointError, ProtocolError
 from holdfast.rundir.json_lines import EventLog
 from keys import seal_of, signing_key
@@ -120,7 +120,11 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
 def test_what_is_no_part_is_an_error_of_the_protocol(checkpoints):
     found, _ = checkpoints
     with pytest.raises(ProtocolError, match="invalid part of a checkpoint"):
-        perform(found, 3, {0: Part(number=1, step=3, count=1, content={"file": "/etc/passwd"})})
+        perform(
+            found,
+            3,
+            {0: CheckpointPart(number=1, step=3, count=1, content={"file": "/etc/passwd"})},
+        )
 
 
 def test_drafts_of_older_generations_are_removed_and_those_of_this_one_stay(checkpoints):

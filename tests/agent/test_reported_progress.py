@@ -5,9 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.arena.worker_status import WorkerStatus
+from holdfast.arena.worker_status import WorkerStatus, progress_of
 from holdfast.core.protocol import Stage, Status
 from holdfast.wire.rpc import RunStateMessage, StatusMessage
 

@@ -18,7 +18,7 @@ from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import DirectoryStorage
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
-from holdfast.core.protocol import CheckpointResult, Part
+from holdfast.core.protocol import CheckpointPart, CheckpointResult
 from holdfast.errors import CheckpointError
 from recorded_disk import Operation, RecordedDisk, after_crash, points
 
@@ -49,7 +49,7 @@ class Host:
             return write_part(storage, draft, bytes_of(state), LAYOUT, 0, 1, UNSEALED)
 
         content = {"others": (), "header": header_of(LAYOUT, step).model_dump(mode="json")}
-        parts = {0: Part(number=1, step=step, count=1, content=content)}
+        parts = {0: CheckpointPart(number=1, step=step, count=1, content=content)}
         prepared = prepare(self.store, parts, names.attempt_in(seed, ATTEMPT), write, UNKNOWN)
         error = "" if wanted else "another host has no space"
         result = CheckpointResult(generation=1, number=1, step=step, error=error)

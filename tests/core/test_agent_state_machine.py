@@ -28,12 +28,12 @@ from holdfast.core.events import (
     WorkerHalted,
 )
 from holdfast.core.protocol import (
+    CheckpointPart,
     CheckpointResult,
     DesiredState,
     Draft,
     Eviction,
     Failure,
-    Part,
     ResumePoint,
     Stage,
     StoredCheckpoint,
@@ -236,7 +236,7 @@ def decided(machine, generation=1, error=""):
 
 
 def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
-    machine, part = resumed(), Part(number=1, step=8, count=2)
+    machine, part = resumed(), CheckpointPart(number=1, step=8, count=2)
     assert told(machine, PartStaged(1, 1, part)) == []
     parts = {0: part, 1: part}
     assert told(machine, PartStaged(0, 1, part)) == [PrepareCheckpoint(1, parts)]
@@ -254,7 +254,7 @@ def test_a_checkpoint_is_prepared_reported_completed_and_told_in_this_order():
 
 
 def test_a_run_that_fails_leaves_its_newest_snapshot():
-    machine, part = resumed(), Part(number=1, step=8, count=1, in_memory=True)
+    machine, part = resumed(), CheckpointPart(number=1, step=8, count=1, in_memory=True)
     assert told(machine, PartStaged(0, 1, part)) == [KeepSnapshot(1, 1)]
     ended = DesiredState(generation=1, stage=Stage.END, reason="too many failures")
     *_, write, leave = told(machine, DesiredStateReceived(ended))

@@ -5,10 +5,10 @@ from dataclasses import replace
 from holdfast.core.actions import CompleteCheckpoint, KeepSnapshot, PrepareCheckpoint
 from holdfast.core.checkpoints.part_collector import Saving
 from holdfast.core.events import PartStaged
-from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.protocol import CheckpointPart, CheckpointResult, Draft
 
-PART = Part(number=1, step=8, count=2)
-SECOND = Part(number=2, step=9, count=2)
+PART = CheckpointPart(number=1, step=8, count=2)
+SECOND = CheckpointPart(number=2, step=9, count=2)
 
 
 def result_of(draft, error=""):
@@ -68,7 +68,7 @@ def test_parts_are_taken_until_the_workers_resume():
 def test_the_newest_snapshot_is_written_if_all_workers_are_lost():
     saving = Saving()
     for number in (1, 2):
-        kept = Part(number=number, step=number, count=1, in_memory=True)
+        kept = CheckpointPart(number=number, step=number, count=1, in_memory=True)
         assert saving.on_staged(PartStaged(0, 1, kept)) == [KeepSnapshot(1, number)]
     assert not saving.is_incomplete
     assert saving.write_snapshot() == [PrepareCheckpoint(1, {0: kept})]
@@ -77,13 +77,13 @@ def test_the_newest_snapshot_is_written_if_all_workers_are_lost():
 
 def test_a_snapshot_that_is_older_than_a_checkpoint_is_not_written():
     saving = Saving()
-    saving.on_staged(PartStaged(0, 1, Part(number=1, step=7, count=1, in_memory=True)))
-    saving.on_staged(PartStaged(0, 1, Part(number=2, step=8, count=1)))
+    saving.on_staged(PartStaged(0, 1, CheckpointPart(number=1, step=7, count=1, in_memory=True)))
+    saving.on_staged(PartStaged(0, 1, CheckpointPart(number=2, step=8, count=1)))
     assert saving.write_snapshot() == []
 
 
 def test_a_snapshot_is_dropped_once_workers_resume():
     saving = Saving()
-    saving.on_staged(PartStaged(0, 1, Part(number=1, step=7, count=1, in_memory=True)))
+    saving.on_staged(PartStaged(0, 1, CheckpointPart(number=1, step=7, count=1, in_memory=True)))
     saving.begin_generation(2)
     assert saving.write_snapshot() == []

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.linux.control_groups import groups
-from holdfast.linux.cores import usable_cores
 from holdfast.linux.host_memory import Available, available, oom_kills
+from holdfast.linux.supply import usable_cores
 
 V1 = "31 23 0:28 {root} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
 V2 = "41 31 0:38 {root} /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"

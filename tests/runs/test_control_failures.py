@@ -28,9 +28,9 @@ POINT = ("who", "at", "when", "which")
 
 START = [
     ("coordinator", "holdfast.coordinator.journal:Journal.__init__", "after", 1),
-    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "StatusReceived("),
+    ("coordinator", "holdfast.coordinator.dispatcher:Dispatcher.tell", "before", "StatusReceived("),
     ("coordinator", "holdfast.coordinator.journal:Journal.append", "after", "GenerationOpened("),
-    ("coordinator", "holdfast.coordinator.server:Server._send", "after", "<Stage.RUN"),
+    ("coordinator", "holdfast.coordinator.service:RunService._send", "after", "<Stage.RUN"),
     ("agent", "holdfast.launch.fork_client:ForkClient.await_ready", "before", 1),
     ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 1),
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "after", 1),
@@ -48,16 +48,29 @@ RECOVERY = [
         "after",
         "GenerationOpened(generation=2",
     ),
-    ("coordinator", "holdfast.coordinator.server:Server._send", "after", "2, stage=<Stage.RUN"),
+    (
+        "coordinator",
+        "holdfast.coordinator.service:RunService._send",
+        "after",
+        "2, stage=<Stage.RUN",
+    ),
     ("agent", "holdfast.agent.agent:Agent._on_worker_exit", "before", 1),
     ("agent", "holdfast.arena.memory:Arena.announce", "after", 2),
     ("agent", "holdfast.launch.fork_client:ForkClient.fork", "after", 4),
     ("agent", "holdfast.agent.agent:Agent._resume_workers", "before", 2),
 ]
 DECISION = [
-    ("holdfast.coordinator.server:Server._tell", "before", "draft=Draft("),
-    ("holdfast.coordinator.server:Server._send", "before", "checkpoint_result=CheckpointResult("),
-    ("holdfast.coordinator.server:Server._send", "after", "checkpoint_result=CheckpointResult("),
+    ("holdfast.coordinator.dispatcher:Dispatcher.tell", "before", "draft=Draft("),
+    (
+        "holdfast.coordinator.service:RunService._send",
+        "before",
+        "checkpoint_result=CheckpointResult(",
+    ),
+    (
+        "holdfast.coordinator.service:RunService._send",
+        "after",
+        "checkpoint_result=CheckpointResult(",
+    ),
 ]
 COMMIT = [
     ("holdfast.agent.agent:Agent._on_worker", "before", "PartStagedMessage("),
@@ -75,7 +88,7 @@ END = [
     ("agent", "holdfast.wire.link:CoordinatorLink.send", "before", "finished=frozenset({0, 1})"),
 ]
 OVER = [
-    ("coordinator", "holdfast.coordinator.server:Server._tell", "before", "Disconnected("),
+    ("coordinator", "holdfast.coordinator.dispatcher:Dispatcher.tell", "before", "Disconnected("),
     ("agent", "holdfast.agent.agent:Agent._send_all", "before", "ShutdownMessage("),
 ]
 

@@ -19,7 +19,6 @@ from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.prober import Prober
-from holdfast.agent.progress import progress_of
 from holdfast.agent.resume import log_generation, log_standbys, resume_message
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
@@ -27,6 +26,7 @@ from holdfast.agent.worker_log import WorkerLog
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena, Word
+from holdfast.arena.worker_status import progress_of
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge

@@ -37,7 +37,7 @@ from holdfast.core.events import (
     CheckpointFound,
     CheckpointPrepared,
 )
-from holdfast.core.protocol import CheckpointResult, Draft, Part, StoredCheckpoint
+from holdfast.core.protocol import CheckpointPart, CheckpointResult, Draft, StoredCheckpoint
 from holdfast.rundir.json_lines import EventLog
 
 CLOSE_TIMEOUT_S: Final = 15.0
@@ -174,7 +174,7 @@ class Checkpoints:
     def _log_wait(self, reason: str) -> None:
         self._log.event("storage-awaited", reason=reason, **self._where)
 
-    def _prepare(self, generation: int, parts: Mapping[int, Part]) -> Draft:
+    def _prepare(self, generation: int, parts: Mapping[int, CheckpointPart]) -> Draft:
         attempt = names.attempt_in(generation, self._attempt)
         began = time.monotonic()
         prepared = prepare(self._store, parts, attempt, self._write, self._code)

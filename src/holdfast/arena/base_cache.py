@@ -27,7 +27,7 @@ import torch
 
 from holdfast.arena.frozen_base import MANIFEST, NUM_SLICES, TENSORS, FrozenBase, write_base
 from holdfast.errors import HoldfastError, JobError
-from holdfast.linux.file_state import state_of
+from holdfast.linux.files import state_of
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.linux.lock import locked
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import isfinite
 
 from holdfast.arena.memory import Arena, Phase, Word, float_of, word_of
+from holdfast.core.protocol import WorkerProgress
 
 
 class WorkerStatus:
@@ -80,3 +82,27 @@ class WorkerStatus:
     @loss.setter
     def loss(self, loss: float) -> None:
         self[Word.LOSS] = word_of(loss)
+
+
+def progress_of(arena: Arena, ranks: Iterable[int]) -> dict[int, WorkerProgress]:
+    """The progress of workers, by rank."""
+    return {rank: _progress_of(WorkerStatus(arena, rank)) for rank in ranks}
+
+
+def _progress_of(worker: WorkerStatus) -> WorkerProgress:
+    step = worker[Word.COMMITTED]
+    loss = worker.loss
+    return WorkerProgress(
+        step=step,
+        total_steps=worker[Word.TOTAL_STEPS],
+        epoch=worker[Word.EPOCH],
+        epochs=worker[Word.EPOCHS],
+        loss=loss if step and isfinite(loss) else None,
+        samples=worker[Word.SAMPLES],
+        phase=Phase(worker[Word.PHASE]).name.lower(),
+        phase_seconds={
+            phase.name.lower(): round(seconds, 3)
+            for phase, seconds in worker.times().items()
+            if seconds
+        },
+    )

@@ -18,7 +18,7 @@ from holdfast.checkpoint.manifest import Header, Manifest, Origin, Parent, PartF
 from holdfast.checkpoint.part_file import WrittenPart
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.code_version import CodeVersion
-from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.protocol import CheckpointPart, CheckpointResult, Draft
 from holdfast.errors import CheckpointError, ProtocolError
 
 Write = Callable[[str, Header, int], WrittenPart]
@@ -89,7 +89,7 @@ class CommitFailed:
 
 def prepare(
     store: CheckpointStore,
-    staged: Mapping[int, Part],
+    staged: Mapping[int, CheckpointPart],
     attempt: str,
     write: Write,
     code: CodeVersion,
@@ -177,7 +177,9 @@ def _stored(store: CheckpointStore, name: str, wanted: Manifest | None) -> Manif
     return None
 
 
-def _written(staged: Mapping[int, Part], draft: str, write: Write) -> tuple[Header, PartFile]:
+def _written(
+    staged: Mapping[int, CheckpointPart], draft: str, write: Write
+) -> tuple[Header, PartFile]:
     """Write a staged state; returns its description and its file.
 
     Raises:

@@ -13,14 +13,15 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
 from holdfast.checkpoint.prune import Pruner
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.verify import Damage
+from holdfast.checkpoint.verify import CheckpointCorrupt, CheckpointUnreadable, Damage
 from holdfast.core.checkpoints.retention import RetentionPolicy
+from holdfast.rundir.json_lines import EventLog
 
 CLOSE_S: Final = 3.0
 """Time that the work that is left at the end of the run may take."""
@@ -107,3 +108,29 @@ class Retention:
         if event not in self._reported:
             self._reported.add(event)
             self._report(event)
+
+
+def log_retention_event(log: EventLog, event: RetentionEvent, where: Mapping[str, str]) -> None:
+    """Log an event of retention.
+
+    Args:
+        log: The run's log of events.
+        event: The event.
+        where: Name of the host, if there are several.
+    """
+    match event:
+        case CheckpointCorrupt():
+            log.event("checkpoint-corrupt", **_fields(event), **where)
+        case CheckpointUnreadable():
+            log.event("checkpoint-unreadable", **_fields(event), **where)
+        case RetentionFailed():
+            log.event("retention-failed", reason=event.reason, **where)
+
+
+def _fields(event: CheckpointCorrupt | CheckpointUnreadable) -> dict[str, object]:
+    return {
+        "step": event.step,
+        "directory": event.location,
+        "file": event.file,
+        "reason": event.reason,
+    }

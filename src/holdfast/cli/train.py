@@ -32,7 +32,7 @@ from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.models import MistralSpec
 from holdfast.job.part import AUTO
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.rundir.run_directory import RunDirectory, new_run
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions

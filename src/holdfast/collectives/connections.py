@@ -1,6 +1,6 @@
 """Connections between the workers of different hosts, and the handshakes that they begin with.
 
-A worker has one connection for each other host and each lane that it serves; see `core.step.cells`.
+A worker has one connection for each other host and each lane that it serves; see `core.step.plan`.
 They belong to one generation. In a handshake both ends prove two things: by certificates, that they
 are workers of this run (not on a trusted network, where nothing is encrypted); and that they know
 the key of the generation. So messages of older generations and of strangers are never read.

@@ -48,7 +48,7 @@ from holdfast.collectives.slot import (
 )
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
-from holdfast.core.step.cells import cells
+from holdfast.core.step.plan import cells
 from holdfast.errors import JobError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from holdfast.collectives.connections import Listener, Peers
 from holdfast.collectives.tcp import Buffers, Deadline, Place, StallReport, transfer
-from holdfast.core.step.cells import lanes_of
+from holdfast.core.step.plan import lanes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

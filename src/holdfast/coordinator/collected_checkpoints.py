@@ -16,8 +16,7 @@ from typing import Final, Self
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.recorded import find_newest
-from holdfast.checkpoint.retention import Retention, RetentionEvent
-from holdfast.checkpoint.retention_events import log_retention_event
+from holdfast.checkpoint.retention import Retention, RetentionEvent, log_retention_event
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.transfer import described, pieces, receive
 from holdfast.core.checkpoints.retention import RetentionPolicy

@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
-from holdfast.coordinator.server import Server
+from holdfast.coordinator.service import RunService
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog
 from holdfast.errors import HoldfastError
@@ -69,8 +69,8 @@ def _serve(options: argparse.Namespace) -> None:
             checkpoints = CollectedCheckpoints(run_dir, options.attempt, retention, log)
 
         async def serve() -> None:
-            server = Server(debug_log, journal, log, admission, files, checkpoints)
-            await server.serve(options.address, public)
+            service = RunService(debug_log, journal, log, admission, files, checkpoints)
+            await service.serve(options.address, public)
 
         try:
             with checkpoints or nullcontext():

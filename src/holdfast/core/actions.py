@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.protocol import (
+    CheckpointPart,
     CheckpointResult,
     DesiredState,
     Failure,
-    Part,
     Probe,
     ResumePoint,
     Standby,
@@ -153,7 +153,7 @@ class PrepareCheckpoint:
     """Write the parts of this host durably as a draft; `CheckpointPrepared` is its result."""
 
     generation: int
-    parts: Mapping[int, Part]
+    parts: Mapping[int, CheckpointPart]
 
 
 @dataclass(frozen=True, slots=True)

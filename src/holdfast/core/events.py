@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.protocol import (
+    CheckpointPart,
     CheckpointResult,
     DesiredState,
     Draft,
     Eviction,
     Failure,
-    Part,
     Status,
     StoredCheckpoint,
 )
@@ -108,7 +108,7 @@ class PartStaged:
 
     rank: int
     generation: int
-    part: Part
+    part: CheckpointPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CheckpointPart:
     """A worker's part of a checkpoint, in the memory where it is staged.
 
     Attributes:
@@ -118,7 +118,7 @@ class Draft:
     """A checkpoint that a host has written, or could not write, and has not published yet.
 
     Attributes:
-        number, step: Defined in `Part`.
+        number, step: Defined in `CheckpointPart`.
         root: Digest of the state in it; empty if it could not be written.
         error: Problem that kept it from being written; empty if it was.
         stall_s: Time that workers were held up, seconds.
@@ -138,7 +138,7 @@ class CheckpointResult:
     """The result of a checkpoint.
 
     Attributes:
-        generation, number: Identify it; see `Part`.
+        generation, number: Identify it; see `CheckpointPart`.
         step: Steps committed then.
         error: Cause of its failure; empty if at least one host has it.
     """
@@ -305,7 +305,7 @@ class DesiredState:
         resume_point: Known from stage RUN on.
         checkpoint_result: The result of the newest checkpoint.
         requested_checkpoint: The number of the checkpoint that workers must begin after the current
-            step, unless they have begun it already; 0 for none. See `Part`.
+            step, unless they have begun it already; 0 for none. See `CheckpointPart`.
         stop: True if workers must end after the current step.
         watched: True if a command shows the run's progress: statuses come more often then.
         probes: Hosts that this agent must probe.

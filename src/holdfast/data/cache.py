@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict
 from holdfast.data.images import Samples, Scale, digest
 from holdfast.data.source import SampleSource, write_samples
 from holdfast.errors import JobError
-from holdfast.linux.file_state import state_of
+from holdfast.linux.files import state_of
 from holdfast.linux.lock import locked
 
 Measure = Callable[[dict[str, Samples]], Scale]

@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.doctor.needs import Needs
 from holdfast.linux.control_groups import groups
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 
 STACK_BYTES: Final = 64 << 10
 """Of the threads that are only there to be counted."""

@@ -21,7 +21,7 @@ from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.controls import Controls
 from holdfast.runs.run import LaunchOptions, run

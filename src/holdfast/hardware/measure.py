@@ -18,10 +18,9 @@ from holdfast.hardware import rates
 from holdfast.hardware.nvml import DriverGpu, driver_gpus
 from holdfast.hardware.profile import Device, HostProfile, Precision
 from holdfast.hardware.profile_file import PROFILE
-from holdfast.linux.cores import model_name, usable_cores
 from holdfast.linux.host_memory import available
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.linux.supply import visible_gpus
+from holdfast.linux.supply import model_name, usable_cores, visible_gpus
 
 LIMIT_S: Final = 0.3
 """How long one rate of one device is measured."""

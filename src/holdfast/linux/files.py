@@ -1,13 +1,15 @@
-"""Files whose content and names survive a crash of the machine; see fsync(2)."""
+"""Files whose content and names survive a crash of the machine; see fsync(2). Also their state."""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 
 def write_synced(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
@@ -113,3 +115,20 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def state_of(files: Iterable[Path]) -> bytes:
+    """Changes with the files and with every boot of the machine.
+
+    Raises:
+        OSError: A file is missing.
+    """
+    boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    states = [
+        (path.name, (state := path.stat()).st_ino, state.st_size, state.st_ctime_ns)
+        for path in sorted(files)
+    ]
+    return json.dumps([boot, states]).encode()

@@ -30,7 +30,7 @@ from torch import nn
 
 from holdfast.errors import JobError
 from holdfast.job.models import MistralSpec
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.models.recompute import recompute
 
 # Read when the libraries are imported; bitsandbytes would fetch kernels, too.

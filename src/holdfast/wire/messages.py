@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.failures import Report
-from holdfast.core.protocol import Eviction, Part
+from holdfast.core.protocol import CheckpointPart, Eviction
 
 
 class Message(BaseModel):
@@ -190,7 +190,7 @@ class PartStagedMessage(Message):
 
     kind: Literal["part-staged"] = "part-staged"
     generation: int
-    part: Part
+    part: CheckpointPart
 
 
 class StagingMessage(Message):

@@ -19,7 +19,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.emulate.model import (
     Sample,

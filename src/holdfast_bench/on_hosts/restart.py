@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.placement.rejoin import MAX_DELAY_S
+from holdfast.core.placement.replacing import MAX_REJOIN_DELAY_S
 from holdfast.errors import HoldfastError
 from holdfast.launch.control import name_of
 from holdfast_bench.on_hosts.namespaces import Namespaces
@@ -110,7 +110,7 @@ class _ScriptRun:
             HoldfastError: They have not started, or not restarted.
         """
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
-        least_s = MAX_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
+        least_s = MAX_REJOIN_DELAY_S if fault == "host" else 0.0  # hosts lost sooner wait to join again
         workers = len(self._ranks)
         with PeerLaunch(commands, self._folder) as launch:
             launch.wait_for_steps(FAULT_STEP, workers, START_S + least_s)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast_bench.arguments import count, counts, parser_of
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link, recommend

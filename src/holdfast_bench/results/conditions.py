@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.hardware.nvml import Driver
-from holdfast.linux.cores import model_name, usable_cores
 from holdfast.linux.host_memory import total_bytes
+from holdfast.linux.supply import model_name, usable_cores
 
 PACKAGES: Final = ("holdfast", "torch", "numpy", "ray", "torchft", "transformers", "peft")
 """Whose versions may change a result; those that are installed are recorded."""

@@ -11,10 +11,10 @@ from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.hangs import STOPPED_S
 from holdfast.core.protocol import (
+    CheckpointPart,
     DesiredState,
     Eviction,
     Failure,
-    Part,
     Probe,
     ResumePoint,
     Stage,
@@ -385,7 +385,7 @@ class Agents:
             group.saves += 1
             hosts = Counter(worker.host for worker in group.workers.values())
             for worker in group.workers.values():
-                part = Part(number=group.saves, step=group.step, count=hosts[worker.host])
+                part = CheckpointPart(number=group.saves, step=group.step, count=hosts[worker.host])
                 staged = events.PartStaged(worker.rank, group.generation, part)
                 self._timeline.after(STAGE_S, self._tell, worker.host, staged)
 

@@ -25,7 +25,7 @@ from holdfast.core.actions import SendStatus
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.events import RunEvent, StatusReceived, Tick
 from holdfast.core.heartbeats import Heartbeats
-from holdfast.core.placement.rejoin import RejoinDelay
+from holdfast.core.placement.replacing import RejoinDelay
 from holdfast.core.protocol import Status
 from holdfast_bench.simulation.cluster import Cluster
 from holdfast_bench.simulation.data_plane import SimulatedWorker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.step.digests import most_common, wrong_ranks
+from holdfast.core.step.verification import most_common, wrong_ranks
 
 
 @pytest.mark.parametrize(

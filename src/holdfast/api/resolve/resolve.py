@@ -12,7 +12,7 @@ from holdfast.errors import JobError
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.fork_client import ForkServer
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server

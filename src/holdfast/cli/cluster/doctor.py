@@ -25,7 +25,7 @@ from holdfast.doctor.peers.check import Plan, check_hosts
 from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
-from holdfast.linux.cores import usable_cores
+from holdfast.linux.supply import usable_cores
 from holdfast.rundir.run_directory import new_run
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
 from holdfast.runs.hosts.placement import Placement

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from holdfast.core.actions import CompleteCheckpoint, KeepSnapshot, PrepareCheckpoint
 from holdfast.core.events import PartStaged
-from holdfast.core.protocol import CheckpointResult, Draft, Part
+from holdfast.core.protocol import CheckpointPart, CheckpointResult, Draft
 
 _Key = tuple[int, int]
 """A generation, and the number of a checkpoint in it."""
@@ -35,7 +35,7 @@ class Saving:
 
     def __init__(self) -> None:
         self.result: CheckpointResult | None = None
-        self._staged: dict[_Key, dict[int, Part]] = {}
+        self._staged: dict[_Key, dict[int, CheckpointPart]] = {}
         self._drafts: deque[Draft] = deque()
         self._snapshot: PrepareCheckpoint | None = None
         self._oldest = 0

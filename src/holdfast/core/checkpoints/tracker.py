@@ -25,7 +25,7 @@ class CheckpointTracker:
 
     Attributes:
         result: The newest result; None if there is none.
-        requested: The number of the checkpoint that is requested; 0 for none. See `Part`.
+        requested: The number of the checkpoint that is requested; 0 for none. See `CheckpointPart`.
     """
 
     def __init__(self, every_s: float | None, now: float) -> None:

@@ -7,6 +7,9 @@ time to join: the others then lose it at once, and not by its silence.
 
 An agent that ends soon after it was started may do so again: the next one waits, longer each time,
 and after MAX_EARLY_ENDS of them in a row the run gives up.
+
+A host that can reach the coordinator, and not the other members, would stop the others each time it
+joins. So one that is fenced soon after it joined waits before it joins again, longer each time.
 """
 
 from __future__ import annotations
@@ -134,3 +137,26 @@ class Replacing:
         self._early_ends = self._early_ends + 1 if is_early else 0
         if self._early_ends > 1:
             self._resume_at = now + min(MIN_DELAY_S * 2 ** (self._early_ends - 2), MAX_DELAY_S)
+
+
+MIN_REJOIN_DELAY_S: Final = 5.0
+MAX_REJOIN_DELAY_S: Final = 60.0
+SOON_S: Final = 20.0
+"""A host that cannot reach others is fenced this soon: it starts its workers, and they report."""
+
+
+class RejoinDelay:
+    """The delays of one host."""
+
+    def __init__(self) -> None:
+        self._delay_s = 0.0
+
+    def after(self, served_s: float) -> float:
+        """Time to wait now, seconds.
+
+        Args:
+            served_s: Time that the host took part since it joined, seconds.
+        """
+        longer_s = min(max(MIN_REJOIN_DELAY_S, 2 * self._delay_s), MAX_REJOIN_DELAY_S)
+        self._delay_s = longer_s if served_s < SOON_S else 0.0
+        return self._delay_s

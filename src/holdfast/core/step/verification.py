@@ -4,11 +4,15 @@ Of every `stride` shards that a rank computes one is checked, where the stride i
 changes by irrational parts of the stride, so that no fault in every n-th shard stays out of step
 with the checks, also if it counts the shards that the rank verifies for others.
 All ranks with equal shares are checked in the same steps: they check each other side by side.
+
+If members find different digests of what must be equal, `wrong_ranks` decides which are wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -57,3 +61,31 @@ def _stride(rate: float) -> int:
     limit = math.floor(1 / rate + 1e-9)
     primes = (n for n in range(limit, 1, -1) if all(n % d for d in range(2, math.isqrt(n) + 1)))
     return next(primes, 1)
+
+
+def most_common(digests: Mapping[int, int]) -> tuple[int, bool]:
+    """The digest that most ranks found, and whether more than half of them did."""
+    (digest, count), *_ = Counter(digests.values()).most_common()
+    return digest, 2 * count > len(digests)
+
+
+def wrong_ranks(digests: Mapping[int, int], before: Mapping[int, int] | None = None) -> list[int]:
+    """The ranks that are wrong.
+
+    The digest of more than half of the ranks is right. Without such a majority, a rank that
+    contradicts its own earlier digest is wrong, if it is the only one.
+
+    Args:
+        digests: Digests that the ranks found, all at the same time.
+        before: Digests that some ranks, not necessarily these, found earlier for the same thing.
+
+    Returns:
+        The wrong ranks in order; empty if none is wrong, or if it cannot be told which.
+    """
+    before = before or {}
+    common, is_majority = most_common(digests)
+    if is_majority:
+        pairs = [*digests.items(), *before.items()]
+        return sorted({rank for rank, digest in pairs if digest != common})
+    contradicting = [rank for rank, digest in before.items() if digests.get(rank) != digest]
+    return contradicting if len(contradicting) == 1 else []

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.clusters.engines.engine import OVER, TAKEN_AWAY
 from holdfast.clusters.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus
-from holdfast.core.placement.rejoin import RejoinDelay
+from holdfast.core.placement.replacing import RejoinDelay
 from holdfast.core.placement.shares import Share
 from holdfast.errors import HoldfastError, Interrupted, JobError, ProtocolError
 from holdfast.hardware.profile_file import Profiles

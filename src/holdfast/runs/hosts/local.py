@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from holdfast.agent.progress import progress_of
 from holdfast.arena.memory import Arena
+from holdfast.arena.worker_status import progress_of
 from holdfast.core.placement.shares import Share
 from holdfast.core.protocol import RUN_FAILED, WorkerProgress
 from holdfast.launch.child import Child, Forker

@@ -22,7 +22,7 @@ from holdfast.checkpoint import parts
 from holdfast.checkpoint.parts import DigestKind
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
-from holdfast.core.protocol import Part
+from holdfast.core.protocol import CheckpointPart
 from holdfast.errors import CheckpointError, HardwareError, HoldfastError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
@@ -287,7 +287,7 @@ class CheckpointSaver:
         # From here on the worker trains; the agent and its writer do the rest.
         self._staged_at = time.monotonic()
         self._stall_s = self._staged_at - began
-        part = Part(
+        part = CheckpointPart(
             number=number,
             step=step,
             count=len(group.local),

@@ -19,8 +19,7 @@ from holdfast.arena.layout import Entry, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import HUGE_PAGE, map_file, populate
 from holdfast.checkpoint.part_file import write_part
-from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.retention_events import log_retention_event
+from holdfast.checkpoint.retention import Retention, log_retention_event
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore

@@ -19,7 +19,7 @@ from holdfast.arena.layout import ALIGNMENT, aligned
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
-from holdfast.core.step.digests import most_common
+from holdfast.core.step.verification import most_common
 from holdfast.errors import ReplicaError
 from holdfast.worker.checks.eviction import evict
 

@@ -7,7 +7,7 @@
 
 It detects what a check for NaN does not: a CPU that computes wrong bits, and code that is not
 deterministic. A worker never verifies itself, because a repeatable fault gives equal digests.
-`core.step.verification` says which shards are checked, `core.step.digests` which ranks are wrong.
+`core.step.verification` says which shards are checked, and which ranks are wrong.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import torch
 from holdfast.arena.digest import digest
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
-from holdfast.core.step.digests import wrong_ranks
 from holdfast.core.step.plan import Plan
-from holdfast.core.step.verification import checked_shards
+from holdfast.core.step.verification import checked_shards, wrong_ranks
 from holdfast.errors import HardwareError, JobError
 from holdfast.worker.checks.eviction import evict
 

@@ -24,7 +24,7 @@ from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
-from holdfast.core.step.digests import wrong_ranks
+from holdfast.core.step.verification import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
 from holdfast.worker.checks.eviction import evict
 from holdfast.worker.step.commit import is_finite, not_finite

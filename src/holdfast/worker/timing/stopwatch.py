@@ -15,7 +15,7 @@ from holdfast.collectives.group import Group
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.hardware.nvml import GpuThrottling
 from holdfast.linux import host_memory
-from holdfast.linux.throttling import Throttling
+from holdfast.linux.control_groups import Throttling
 from holdfast.worker.timing.device_timeline import timeline_of
 
 MEMORY_EVERY_S: Final = 1.0

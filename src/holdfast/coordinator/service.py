@@ -1,41 +1,40 @@
-"""Server: turns the messages of agents and commands into events, and answers them."""
+"""Service: turns the messages of agents and commands into events, and answers them.
+
+It handles the remote procedure calls. `coordinator.dispatcher` has the machine and the time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from holdfast.coordinator.checkpoint_server import CheckpointServer
-from holdfast.coordinator.driver import Driver
+from holdfast.coordinator.dispatcher import Dispatcher
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.outbox import Outbox
 from holdfast.coordinator.peers import identity_of, is_agent_of, is_local
 from holdfast.coordinator.refusals import Refusals, Refused
+from holdfast.coordinator.watchers import Watchers
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
-    ProbeCompleted,
     ProgressRequested,
-    RunEvent,
     StatusReceived,
     StopReceived,
-    Tick,
 )
-from holdfast.core.protocol import DesiredState, Probe, Stage, WorkerProgress
+from holdfast.core.protocol import DesiredState, Stage
 from holdfast.errors import HoldfastError, ProtocolError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.wire.join import JoinedMessage, JoinMessage, control_address
-from holdfast.wire.probe import accepts
 from holdfast.wire.rpc import (
     OPTIONS,
     DesiredStateMessage,
@@ -55,17 +54,11 @@ if TYPE_CHECKING:  # X.509 and retention are for runs on several hosts
     from holdfast.coordinator.admission import Admission
     from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
-MAX_TICK_DELAY_S: Final = 1.0
-"""A tick that is later than this was held up, and the messages of agents with it."""
 LEAVE_TIMEOUT_S: Final = 5.0
 """Time that agents may take to hear that the run is over."""
-PROGRESS_INTERVAL_S: Final = 0.1
-"""Least time between two messages to a command in which only the progress has changed."""
-MAX_PROBES: Final = 64
-"""Probes at a time."""
 
 
-class Server:
+class RunService:
     """The coordinator's service for one run.
 
     Args:
@@ -91,18 +84,14 @@ class Server:
         self._admission = admission
         self._log = log
         self._refusals = Refusals(log)
-        self._driver = Driver(debug_log, journal, log, self._send, self._probe, self._refuse_host)
-        self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
-        self._probing: set[asyncio.Task[None]] = set()
+        self._dispatcher = Dispatcher(
+            debug_log, journal, log, self._send, self._refuse_host, self._on_handled
+        )
+        self._machine = self._dispatcher.machine
+        self._watchers = Watchers(self._machine, self._state)
         self._agents: dict[str, Outbox[DesiredStateMessage]] = {}
-        self._watchers: list[Outbox[RunStateMessage]] = []
-        self._progress: dict[str, Mapping[int, WorkerProgress]] = {}  # by host
         self._leaving: set[str] | None = None  # hosts of the end that may have a checkpoint to send
         self._told_of_end: set[str] = set()
-        self._shown: RunStateMessage | None = None
-        self._show_at = 0.0
-        self._tick: asyncio.TimerHandle | None = None
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, address: str, public: str = "") -> None:
         """Serve until the run has ended and a command that was told so disconnects.
@@ -128,20 +117,20 @@ class Server:
             os.umask(mask)
         async with self._joining(server, public):
             await server.start()
-            self._wake_when_due()
+            self._dispatcher.wake_when_due()
             try:
-                await self._ended
+                await self._dispatcher.ended
                 await self._files.await_last(LEAVE_TIMEOUT_S)
             finally:
                 self._refusals.log_counts()
                 await server.stop(LEAVE_TIMEOUT_S if self._agents else None)
-                self._probers.shutdown(cancel_futures=True)
+                self._dispatcher.close()
 
     def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
         yield handlers(self._attend, self._watch, self._fetch_job, self._ship)
         if self._checkpoints is not None:
             server = CheckpointServer(
-                self._checkpoints, self._host_of, self._show, self._on_settled
+                self._checkpoints, self._host_of, self._watchers.show, self._on_settled
             )
             yield server.handlers()
 
@@ -167,18 +156,18 @@ class Server:
     def _admit(self, request: JoinMessage, before: Identity | None, address: str) -> JoinedMessage:
         """Let another host take part; see `join_server.Admit`."""
         assert self._admission is not None
-        machine = self._driver.machine
+        machine = self._machine
         if machine.stage == Stage.END:
             self._told_of_end |= {before.host} if before else set()
             raise Refused("the run is over", "there is nothing left to do", is_over=True)
         try:
             joined = self._admission.admit(request, before, machine.hosts, time.time())
         except HoldfastError as error:  # the journal is broken
-            self._fail(error)
+            self._dispatcher.fail(error)
             raise Refused("a host while the run fails", "see its first host") from None
         self._log.event("host-joined", host=joined.name, address=address)
         if before is not None:  # its agent has ended, or it would not ask
-            self._tell(AgentLost(before.host))
+            self._dispatcher.tell(AgentLost(before.host))
         return joined
 
     async def _attend(
@@ -197,9 +186,9 @@ class Server:
             listening.cancel()
             for host in [name for name, own in self._agents.items() if own is outbox]:
                 del self._agents[host]
-                if self._driver.machine.stage != Stage.END:
+                if self._machine.stage != Stage.END:
                     self._files.on_disconnected(host)
-                self._tell(Disconnected(host))
+                self._dispatcher.tell(Disconnected(host))
 
     async def _listen(
         self,
@@ -217,15 +206,15 @@ class Server:
                 if self._admission and host not in self._agents:
                     self._admission.on_connected(host)
                 self._agents[host] = outbox
-                self._progress[host] = message.status.progress
-                self._tell(StatusReceived(message.status))
+                self._watchers.progress[host] = message.status.progress
+                self._dispatcher.tell(StatusReceived(message.status))
         finally:
             outbox.close()
 
     async def _fetch_job(self, _: FetchJobMessage, context: Any) -> JobMessage:
         """Send another host what it must run."""
         await self._host_of(context)
-        machine = self._driver.machine
+        machine = self._machine
         job = self._files.job
         if self._checkpoints is None or (machine.generation and machine.hosts):
             return job  # the state comes from workers, which is faster
@@ -259,9 +248,7 @@ class Server:
         """Serve one command of this host until its stream ends."""
         if not is_local(context):
             await self._refuse(context, "a command from another host")
-        outbox = Outbox[RunStateMessage]()
-        outbox.put(self._with_progress(self._state()))
-        self._watchers.append(outbox)
+        outbox = self._watchers.add()
         reading = asyncio.create_task(self._read_requests(requests, outbox))
         over = False
         try:
@@ -271,8 +258,8 @@ class Server:
         finally:
             reading.cancel()
             self._watchers.remove(outbox)
-            if over and not self._ended.done():
-                self._ended.set_result(None)
+            if over:
+                self._dispatcher.end()
 
     async def _read_requests(
         self, requests: AsyncIterator[RunRequestMessage], outbox: Outbox[RunStateMessage]
@@ -280,13 +267,13 @@ class Server:
         try:
             async for request in requests:
                 for name in request.lost:
-                    present = [*self._driver.machine.hosts]
+                    present = [*self._machine.hosts]
                     for host in {name, *(each for each in present if is_agent_of(each, name))}:
-                        self._tell(AgentLost(host))
+                        self._dispatcher.tell(AgentLost(host))
                 if request.stop:
-                    self._tell(StopReceived())
+                    self._dispatcher.tell(StopReceived())
                 if request.watch:
-                    self._tell(ProgressRequested())
+                    self._dispatcher.tell(ProgressRequested())
         finally:
             outbox.close()
 
@@ -294,7 +281,7 @@ class Server:
         """Note that a host which knows of the end has nothing more to send."""
         if self._leaving and host in self._told_of_end:
             self._leaving.discard(host)
-            self._show()
+            self._watchers.show()
 
     def _send(self, host: str, desired: DesiredState) -> None:
         if host in self._agents:  # else it is sent when its stream is back
@@ -307,73 +294,14 @@ class Server:
         if host in self._agents:
             self._agents[host].refuse(f"{host} is not like the other hosts: {reason}; {advice}")
 
-    def _probe(self, probe: Probe) -> None:
-        """Begin a probe of a host."""
-        task = asyncio.get_running_loop().create_task(self._look_at_host(probe))
-        self._probing.add(task)  # else nothing holds it
-        task.add_done_callback(self._probing.discard)
-
-    async def _look_at_host(self, probe: Probe) -> None:
-        loop = asyncio.get_running_loop()
-        is_reached = await loop.run_in_executor(self._probers, accepts, probe.address)
-        self._log.event("host-probed", host=probe.host, answered=is_reached)
-        self._tell(ProbeCompleted(probe.number, is_reached))
-
-    def _tell(self, event: RunEvent) -> None:
-        """Pass `event` to the driver, and send all watchers the state if it has changed."""
-        try:
-            self._driver.handle(event)
-        except Exception as error:  # noqa: BLE001  # it ends the process
-            self._fail(error)
-            return
-        if self._leaving is None and self._driver.machine.stage == Stage.END:
+    def _on_handled(self) -> None:
+        """Show what has changed; at the end, note which agents must still hear of it."""
+        if self._leaving is None and self._machine.stage == Stage.END:
             self._leaving = set(self._agents)
-        self._show()
-        self._wake_when_due()
-
-    def _fail(self, error: Exception) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(error)
-
-    def _show(self) -> None:
-        """Send all watchers the state if it has changed, and the progress at intervals."""
-        state = self._state()
-        now = asyncio.get_running_loop().time()
-        is_due = self._driver.machine.watched and now >= self._show_at
-        if state == self._shown and not is_due:
-            return
-        self._shown = state
-        self._show_at = now + PROGRESS_INTERVAL_S
-        for watcher in self._watchers:
-            watcher.put(self._with_progress(state))
-
-    def _wake_when_due(self) -> None:
-        """Schedule the machine's next tick."""
-        if self._tick is not None:
-            self._tick.cancel()
-        wait_s = self._driver.wait_s()
-        if wait_s is not None:
-            loop = asyncio.get_running_loop()
-            self._tick = loop.call_later(wait_s, self._look_at_time, loop.time() + wait_s)
-
-    def _look_at_time(self, due: float) -> None:
-        """Send the machine a tick, unless messages of agents may have been held up until now."""
-        loop = asyncio.get_running_loop()
-        if loop.time() > due + MAX_TICK_DELAY_S:  # by a slow disk, say: read those messages first
-            self._tick = loop.call_later(MAX_TICK_DELAY_S, self._tell, Tick())
-        else:
-            self._tell(Tick())
-
-    def _with_progress(self, state: RunStateMessage) -> RunStateMessage:
-        progress = {
-            rank: self._progress[host][rank]
-            for rank, host in self._driver.machine.members.items()
-            if rank in self._progress.get(host, {})
-        }
-        return state.model_copy(update={"progress": progress})
+        self._watchers.show()
 
     def _state(self) -> RunStateMessage:
-        machine = self._driver.machine
+        machine = self._machine
         return RunStateMessage(
             stage=machine.stage,
             reason=machine.reason,
