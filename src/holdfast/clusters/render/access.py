@@ -6,9 +6,8 @@ applied again takes nothing from it.
 
 from __future__ import annotations
 
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, manifest
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
 
 
 def accounts(plan: Plan) -> list[Document]:

@@ -15,7 +15,7 @@ import shlex
 from typing import Final
 
 from holdfast.clusters.render.coordinator import host_of
-from holdfast.clusters.render.objects import AGENT, manifest
+from holdfast.clusters.render.objects import AGENT, Document, manifest
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.pods import (
     DISK,
@@ -26,7 +26,6 @@ from holdfast.clusters.render.pods import (
     run_directory,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document
 
 GRACE_S: Final = 60
 _RETRIES: Final = 1000

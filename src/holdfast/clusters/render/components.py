@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.clusters.render.kustomization import appended, component, merged
-from holdfast.clusters.render.objects import COORDINATOR, manifest
+from holdfast.clusters.render.objects import COORDINATOR, Document, Tree, below, manifest, yaml_of
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree, below, yaml_of
 
 POOL: Final = {"holdfast/pool": "gpu"}
 """Label of the nodes with GPUs that runs may use."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from holdfast.clusters.render.objects import COORDINATOR, labels, manifest, mebibytes
+from holdfast.clusters.render.objects import COORDINATOR, Document, labels, manifest, mebibytes
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.pods import (
     API_ACCESS,
@@ -31,7 +31,6 @@ from holdfast.clusters.render.pods import (
     small_container,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document
 
 OTHER_PODS: Final = 1
 """Besides those that train: this one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.clusters.render.objects import Document, Tree, yaml_of
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree, yaml_of
 
 
 def with_job(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.clusters.render.objects import AGENT, labels, manifest, mebibytes
+from holdfast.clusters.render.objects import AGENT, Document, labels, manifest, mebibytes
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
 
 _SPARE_PODS: Final = 2
 """A pod that replaces one that is still terminating counts in addition to it."""

@@ -15,9 +15,9 @@ from typing import Any, Final
 from holdfast.clusters.render.components import GPU_TAINT, POOL, toleration
 from holdfast.clusters.render.kustomization import kustomization
 from holdfast.clusters.render.network import API, DNS, MONITORING
+from holdfast.clusters.render.objects import Document, Tree, yaml_of
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.pods import API_ACCESS, METRICS_PORT, OF_CONTAINER, OF_POD, api_access
-from holdfast.clusters.render.tree import Document, Tree, yaml_of
 
 _PROMETHEUS: Final = "prom/prometheus:v3.13.3"
 _GRAFANA: Final = "grafana/grafana:12.4.4"

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, labels, manifest
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, labels, manifest
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.pods import METRICS_PORT
-from holdfast.clusters.render.tree import Document
 
 MONITORING: Final = "holdfast-monitoring"
 """The namespace of Prometheus."""

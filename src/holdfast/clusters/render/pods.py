@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.clusters.render.objects import labels, mebibytes
+from holdfast.clusters.render.objects import Document, labels, mebibytes
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
 
 USER: Final = 10001
 """The user and group of all processes."""

@@ -18,7 +18,7 @@ from holdfast.clusters.render.coordinator import GRACE_S, volume
 from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import limits, namespace
 from holdfast.clusters.render.network import network, operator_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest, mebibytes
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest, mebibytes
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.pods import (
     DISK,
@@ -29,7 +29,6 @@ from holdfast.clusters.render.pods import (
     run_directory,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document, Tree
 
 RAY: Final = "2.60.0"
 """The version that the image must have."""

@@ -14,9 +14,8 @@ from holdfast.clusters.render.components import on_gpus
 from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network, trainer_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest
 from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree
 
 VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 _NODE: Final = "node"

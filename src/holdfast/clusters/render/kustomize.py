@@ -7,19 +7,21 @@ overlays/      what to apply: the base for one kind of cluster
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.clusters.render.access import access
 from holdfast.clusters.render.agents import agents
-from holdfast.clusters.render.components import components
+from holdfast.clusters.render.components import components, toleration
 from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
-from holdfast.clusters.render.kustomization import with_job
+from holdfast.clusters.render.kustomization import appended, kustomization, merged, with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.monitoring import monitoring
 from holdfast.clusters.render.network import network
-from holdfast.clusters.render.overlays import overlays
+from holdfast.clusters.render.node_pools import aks, eks, gke
+from holdfast.clusters.render.objects import Document, Tree, below
 from holdfast.clusters.render.plan import Plan
 from holdfast.clusters.render.rayjob import rayjob
 from holdfast.clusters.render.trainjob import trainjob
-from holdfast.clusters.render.tree import Tree, below
 
 
 def kubernetes(plan: Plan, shown: Tree | None = None) -> Tree:
@@ -49,3 +51,35 @@ def _base(plan: Plan) -> Tree:
         "agents.yaml": [agents(plan)],
     }
     return with_job(plan, files)
+
+
+_AKS_SPOT: Final = "kubernetes.azure.com/scalesetpriority"
+"""AKS adds this taint to spot nodes itself."""
+
+
+def overlays(plan: Plan) -> Tree:
+    """The folders of all overlays."""
+    volume = merged(
+        "PersistentVolumeClaim",
+        "v1",
+        plan.named("runs"),
+        spec={"storageClassName": "gp2"},  # no class of EKS is the default since 1.30
+    )
+    spot = appended("Job", plan.named("agents"), tolerations=toleration(_AKS_SPOT))
+    return {
+        **below("cpu", _overlay()),
+        **below("gpu", _overlay("gpu")),
+        **below("spot", _overlay("spot")),
+        **below("gke", _overlay("gpu", "spot") | {"node-pools.sh": gke(plan)}),
+        **below("eks", _overlay("gpu", "spot", patches=[volume]) | {"node-pools.sh": eks(plan)}),
+        **below("aks", _overlay("gpu", "spot", patches=[spot]) | {"node-pools.sh": aks(plan)}),
+    }
+
+
+def _overlay(*components: str, patches: list[Document] | None = None) -> Tree:
+    added = {"components": [f"../../components/{name}" for name in components]}
+    return kustomization(
+        resources=["../../base"],
+        **(added if components else {}),
+        **({"patches": patches} if patches else {}),
+    )
