@@ -8,7 +8,7 @@ from holdfast.doctor import limits, memory, network, torch_report, trial, versio
 from holdfast.doctor.clock import clock
 from holdfast.doctor.disk import disk, home_of
 from holdfast.doctor.finding import Finding, Outcome, advice
-from holdfast.doctor.needs import Needs, variables
+from holdfast.doctor.needs import HostNeeds, variables
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.doctor.trial import Trial
 from holdfast.job import load
@@ -17,7 +17,7 @@ from holdfast.launch.spawn import Spawned
 
 
 def examine(
-    needs: Needs, address: str, forks: ForkServer | Spawned | None
+    needs: HostNeeds, address: str, forks: ForkServer | Spawned | None
 ) -> Iterator[Finding | TorchReport | Trial]:
     """Check this host; findings are given as they are found, and what they are of among them.
 

@@ -26,7 +26,7 @@ TASKS_PER_WORKER: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class HostNeeds:
     """Needs of a job on this host.
 
     Attributes:

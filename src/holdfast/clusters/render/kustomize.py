@@ -19,12 +19,12 @@ from holdfast.clusters.render.monitoring import monitoring
 from holdfast.clusters.render.network import network
 from holdfast.clusters.render.node_pools import aks, eks, gke
 from holdfast.clusters.render.objects import Document, Tree, below
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.rayjob import rayjob
 from holdfast.clusters.render.trainjob import trainjob
 
 
-def kubernetes(plan: Plan, shown: Tree | None = None) -> Tree:
+def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
     """All files for Kubernetes, by their paths below the folder that is rendered.
 
     Args:
@@ -41,7 +41,7 @@ def kubernetes(plan: Plan, shown: Tree | None = None) -> Tree:
     }
 
 
-def _base(plan: Plan) -> Tree:
+def _base(plan: RenderPlan) -> Tree:
     files = {
         "namespace.yaml": [namespace(plan)],
         "access.yaml": access(plan),
@@ -57,7 +57,7 @@ _AKS_SPOT: Final = "kubernetes.azure.com/scalesetpriority"
 """AKS adds this taint to spot nodes itself."""
 
 
-def overlays(plan: Plan) -> Tree:
+def overlays(plan: RenderPlan) -> Tree:
     """The folders of all overlays."""
     volume = merged(
         "PersistentVolumeClaim",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, labels, manifest
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import METRICS_PORT
 
 MONITORING: Final = "holdfast-monitoring"
@@ -38,7 +38,7 @@ API: Final[Document] = {
 finds it."""
 
 
-def network(plan: Plan) -> list[Document]:
+def network(plan: RenderPlan) -> list[Document]:
     """All network policies of a run."""
     metrics = [_metrics_access(plan)] if plan.has_metrics else []
     run = {"podSelector": {"matchLabels": labels(plan)}}
@@ -71,7 +71,7 @@ def network(plan: Plan) -> list[Document]:
     ]
 
 
-def _metrics_access(plan: Plan) -> Document:
+def _metrics_access(plan: RenderPlan) -> Document:
     """Lets Prometheus read the metrics of the run."""
     source = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}},
@@ -86,7 +86,7 @@ def _metrics_access(plan: Plan) -> Document:
     return _policy(plan, "metrics", spec)
 
 
-def operator_access(plan: Plan, operator: str, port: int) -> Document:
+def operator_access(plan: RenderPlan, operator: str, port: int) -> Document:
     """Lets an operator, in whatever namespace it is, connect to a port of the pods."""
     source = {
         "namespaceSelector": {},
@@ -100,7 +100,7 @@ def operator_access(plan: Plan, operator: str, port: int) -> Document:
     return _policy(plan, "operator", spec)
 
 
-def trainer_access(plan: Plan) -> Document:
+def trainer_access(plan: RenderPlan) -> Document:
     """Lets agents tell Kubeflow Trainer, in whatever namespace it is, how far the run is."""
     labels_of_manager = {
         "app.kubernetes.io/name": "trainer",
@@ -115,5 +115,5 @@ def trainer_access(plan: Plan) -> Document:
     return _policy(plan, "progress", spec)
 
 
-def _policy(plan: Plan, suffix: str, spec: Document) -> Document:
+def _policy(plan: RenderPlan, suffix: str, spec: Document) -> Document:
     return manifest(plan, "NetworkPolicy", "networking.k8s.io/v1", plan.named(suffix), spec=spec)

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.errors import JobError
 from holdfast.linux.files import replace_synced
 
@@ -16,14 +16,14 @@ COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
 
 
-def labels(plan: Plan, component: str | None = None) -> dict[str, str]:
+def labels(plan: RenderPlan, component: str | None = None) -> dict[str, str]:
     """The labels of an object, or of what belongs to the run if it is of no component."""
     part = {} if component is None else {"app.kubernetes.io/component": component}
     return {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": plan.name, **part}
 
 
 def manifest(
-    plan: Plan, kind: str, version: str, name: str, component: str | None = None, **parts: Any
+    plan: RenderPlan, kind: str, version: str, name: str, component: str | None = None, **parts: Any
 ) -> Document:
     """An object in the namespace of the run.
 
