@@ -13,7 +13,7 @@ import yaml
 import job_keys
 import tour
 from holdfast.job.models import Model
-from holdfast.job.optimizers import Optimizer, Schedule
+from holdfast.job.settings import Optimizer, Schedule
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from holdfast.core.step.plan import WorkItem
+from holdfast.data.catalog import digits
 from holdfast.data.dataset import as_dataset
-from holdfast.data.formats.digits import digits
 from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
 from holdfast.errors import Aborted, JobError

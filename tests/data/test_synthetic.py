@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from conftest import SMALL
-from holdfast.data.catalog import build, build_text
-from holdfast.data.formats.synthetic import synthetic_text
+from holdfast.data.catalog import build, build_text, synthetic_text
 from holdfast.job import data
 
 

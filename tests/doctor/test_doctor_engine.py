@@ -8,7 +8,7 @@ import pytest
 
 from conftest import own_loopback_address
 from holdfast.doctor.finding import Outcome
-from holdfast.doctor.peers.check import Plan, check_hosts
+from holdfast.doctor.peers.check import HostsCheck, check_hosts
 from holdfast.doctor.peers.profiling import profile_hosts
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
@@ -28,7 +28,7 @@ def placement(tmp_path):
 
 
 def check(placement, folder, say=lambda _: None):
-    plan = Plan(
+    plan = HostsCheck(
         job=load.load(WORDS[0], WORDS[1:]).resolved(), placement=placement, words=WORDS,
         placing=("--on", "here"), folder=folder, say=say, show=lambda _: None,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from holdfast.doctor.peers.compare import (
     weights,
 )
 from holdfast.doctor.peers.links import Links
-from holdfast.doctor.peers.report import HostReport, Link, Reach, newest
+from holdfast.doctor.peers.report import HostReport, LinkReport, Reach, newest
 from holdfast.doctor.torch_report import TorchReport
 
 KEY = b"k" * 32
@@ -102,7 +102,7 @@ def peer(name, *, heard=(), torch="2.13.0", kernels="same", weights="w", **numbe
 
 
 def link(source, target, reach=Reach.REACHED, rate=1e9, latency_s=1e-4, ahead_s=0.0):
-    return Link(
+    return LinkReport(
         source=source, target=target, reach=reach, why="why", latency_s=latency_s,
         bytes_per_s=rate, ahead_s=ahead_s,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from conftest import printed
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.environment_names import TAKEN
-from holdfast.job.portable import PINNED
+from holdfast.job.settings import PINNED
 from holdfast.launch import environment
 
 

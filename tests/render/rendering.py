@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from holdfast.clusters.render.kubernetes import kubernetes
+from holdfast.clusters.render.kustomize import kubernetes
+from holdfast.clusters.render.objects import write
 from holdfast.clusters.render.plan import plan_of
-from holdfast.clusters.render.tree import write
 from holdfast.job import load
 from kubectl_tool import kubectl
 

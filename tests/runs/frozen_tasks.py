@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from holdfast import JobError
-from holdfast.data.formats.digits import digits
+from holdfast.data.catalog import digits
 
 WIDTH = 256
 

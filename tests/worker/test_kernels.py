@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import needs_avx2
-from holdfast.job.portable import PINNED
+from holdfast.job.settings import PINNED
 
 PROGRAM = """
 import json, torch

@@ -24,11 +24,11 @@ from holdfast.job.train_job import TrainRequest
 from holdfast.record import registry
 from holdfast.runs.controls import Controls, stopped_by_signals
 from holdfast.runs.hosts.endpoint import Endpoint, address_towards, free_port
-from holdfast.runs.hosts.host_claims import LOOK_S, Wait, claimed_shares
+from holdfast.runs.hosts.host_claims import LOOK_S, WaitForResources, claimed_shares
 from holdfast.runs.hosts.placement import Placement
 
 if TYPE_CHECKING:
-    from holdfast.clusters.engines.engine import Ask
+    from holdfast.clusters.engines.engine import ResourceRequest
 
 ASK_S: Final = 3.0
 """How often an engine is asked again while a run waits for it."""
@@ -77,7 +77,7 @@ def reserved(
 
 @contextmanager
 def engine_hosts(
-    job: TrainRequest | ScriptJob, on: str, address: str = "", wait: Wait | None = None
+    job: TrainRequest | ScriptJob, on: str, address: str = "", wait: WaitForResources | None = None
 ) -> Iterator[Placement]:
     """The hosts that an engine reserves for a job; they are given back when the block ends.
 
@@ -121,7 +121,7 @@ def count_hosts(on: str) -> int:
         return engine.num_hosts
 
 
-def ask_of(job: TrainRequest | ScriptJob) -> Ask:
+def ask_of(job: TrainRequest | ScriptJob) -> ResourceRequest:
     """Request of a job to an engine.
 
     Raises:
@@ -129,12 +129,12 @@ def ask_of(job: TrainRequest | ScriptJob) -> Ask:
     """
     if job.workers == AUTO:
         raise JobError("workers=auto measures this host; with --on, give a number of workers")
-    from holdfast.clusters.engines.engine import Ask
+    from holdfast.clusters.engines.engine import ResourceRequest
 
     threads = 1 if job.threads_per_worker == AUTO else job.threads_per_worker
     resources = job.resources.model_copy(update={"cpus": max(job.resources.cpus, threads)})
     workers = job.workers_per_host
-    return Ask(agents=job.hosts, workers=workers, resources=resources)
+    return ResourceRequest(agents=job.hosts, workers=workers, resources=resources)
 
 
 def _address(peer: str) -> str:
@@ -147,7 +147,9 @@ def _address(peer: str) -> str:
         ) from None
 
 
-def _waiting(run_dir: Path, job: str, engine: str, every_s: float, controls: Controls) -> Wait:
+def _waiting(
+    run_dir: Path, job: str, engine: str, every_s: float, controls: Controls
+) -> WaitForResources:
     """A wait during which the run is listed as one that waits to begin."""
 
     def wait(attempt: Callable[[], str], lacking: str) -> str:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from holdfast.data.cache import cached
+from holdfast.data.dataset import generator_for
 from holdfast.data.formats import hdf5, parquet, tfrecord
 from holdfast.data.formats.cifar import cifar
-from holdfast.data.formats.digits import digits
 from holdfast.data.formats.folder import image_folder
 from holdfast.data.formats.idx import mnist
-from holdfast.data.formats.synthetic import synthetic_images, synthetic_text
 from holdfast.data.formats.text import Windows, read, split_windows, windows
 from holdfast.data.images import Images, Samples, Scale, Splits, split
-from holdfast.data.permutation import Indices
+from holdfast.data.permutation import Indices, Permutation
 from holdfast.data.source import Blocks, SampleSource, in_memory, matching
 from holdfast.errors import JobError
 from holdfast.job.data import (
@@ -156,3 +158,68 @@ def _splits(
         shape=(channels, height, width),
         classes=classes,
     )
+
+
+def digits(*, augment: bool) -> Splits:
+    """1,437 training and 360 test images, values in 0..1."""
+    # Read as a file: importing scikit-learn takes a second.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
+    x = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.float32) / 16
+    y = table[:, -1]
+    order = Permutation(len(y), b"digits: training and test").take(0, len(y))
+    train = order[360:]
+    test = order[:360]
+    return Splits(
+        training=Images(Samples.of(x[train], y[train]), shift=int(augment)),
+        test=Images(Samples.of(x[test], y[test])),
+        shape=(1, 8, 8),
+        classes=10,
+    )
+
+
+LETTERS: Final = b"adeinrt "
+
+NEXT_LETTER_PROBABILITIES: Final = (0.8, 0.15, 0.05)
+"""Probabilities of the letters that may follow two others."""
+
+
+def synthetic_images(spec: SyntheticImages) -> Splits:
+    """`size` training images and a quarter as many test images: a pattern per class, and noise."""
+    shape = (spec.channels, spec.height, spec.height)
+    patterns = torch.randn(spec.classes, *shape, generator=generator_for("patterns"))
+
+    def draw(name: str, count: int) -> Samples:
+        generator = generator_for(name)
+        y = torch.randint(spec.classes, (count,), generator=generator)
+        x = patterns[y] + 2 * torch.randn(count, *shape, generator=generator)
+        return Samples.of(x.numpy(), y.numpy())
+
+    return Splits(
+        training=Images(draw("train", spec.size), mirror=spec.augment),
+        test=Images(draw("test", max(1, spec.size // 4))),
+        shape=shape,
+        classes=spec.classes,
+    )
+
+
+def synthetic_text(size: int) -> bytes:
+    """`size` letters of a Markov chain of order 2.
+
+    Three letters, drawn once, may follow any two. A model with a context of two letters can reach
+    0.88 bits per letter; one with less context cannot come close.
+    """
+    generator = generator_for("synthetic text")
+    count = len(LETTERS)
+    followers = torch.rand(count * count, count, generator=generator).argsort(1)[:, :3].tolist()
+    steps = torch.tensor(NEXT_LETTER_PROBABILITIES).cumsum(0)[:-1].tolist()
+    before = 0
+    last = 0
+    text = bytearray()
+    for chance in torch.rand(size, generator=generator).tolist():
+        before, last = last, followers[before * count + last][bisect_right(steps, chance)]
+        text.append(LETTERS[last])
+    return bytes(text)

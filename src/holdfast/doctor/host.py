@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.doctor import environment, limits, memory, network, torch_report, trial, versions
+from holdfast.doctor import limits, memory, network, torch_report, trial, versions
 from holdfast.doctor.clock import clock
 from holdfast.doctor.disk import disk, home_of
 from holdfast.doctor.finding import Finding, Outcome, advice
-from holdfast.doctor.needs import Needs
+from holdfast.doctor.needs import HostNeeds, variables
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.doctor.trial import Trial
 from holdfast.job import load
@@ -17,7 +17,7 @@ from holdfast.launch.spawn import Spawned
 
 
 def examine(
-    needs: Needs, address: str, forks: ForkServer | Spawned | None
+    needs: HostNeeds, address: str, forks: ForkServer | Spawned | None
 ) -> Iterator[Finding | TorchReport | Trial]:
     """Check this host; findings are given as they are found, and what they are of among them.
 
@@ -30,7 +30,7 @@ def examine(
         Interrupted: A signal has ended the trial run.
     """
     yield from versions.versions()
-    yield environment.variables(needs.job.env)
+    yield variables(needs.job.env)
     yield limits.descriptors(needs)
     yield limits.tasks(needs)
     yield limits.cores(needs)

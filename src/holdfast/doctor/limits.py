@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
-from holdfast.doctor.needs import Needs
+from holdfast.doctor.needs import HostNeeds
 from holdfast.linux.control_groups import groups
 from holdfast.linux.supply import usable_cores
 
@@ -20,7 +20,7 @@ MAX_TASKS: Final = 4096
 """How many threads are started at most."""
 
 
-def descriptors(needs: Needs) -> Finding:
+def descriptors(needs: HostNeeds) -> Finding:
     """Check that a process can hold as many descriptors as one of the run's may need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
@@ -45,7 +45,7 @@ def descriptors(needs: Needs) -> Finding:
     return ok("descriptors", f"{needs.descriptors} opened at once; the limit is {soft}")
 
 
-def tasks(needs: Needs) -> Finding:
+def tasks(needs: HostNeeds) -> Finding:
     """Check that the processes and threads of a run can be started, by starting as many threads."""
     wanted = min(needs.tasks, MAX_TASKS)
     over = threading.Event()
@@ -71,7 +71,7 @@ def tasks(needs: Needs) -> Finding:
     return ok("processes", f"{wanted} threads started at once; {_task_limits()}")
 
 
-def cores(needs: Needs) -> Finding:
+def cores(needs: HostNeeds) -> Finding:
     """Check that the workers have a core for each thread."""
     usable = usable_cores()
     allowed = len(os.sched_getaffinity(0))

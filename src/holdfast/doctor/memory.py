@@ -11,7 +11,7 @@ from typing import Final
 from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
-from holdfast.doctor.needs import Needs
+from holdfast.doctor.needs import HostNeeds
 from holdfast.linux.host_memory import available
 
 SHM: Final = Path("/dev/shm")  # noqa: S108  # where libraries make shared memory
@@ -48,7 +48,7 @@ def arena(size_bytes: int) -> Finding:
     )
 
 
-def asked(needs: Needs) -> Finding:
+def asked(needs: HostNeeds) -> Finding:
     """Check that the memory that the job asks for is available."""
     free = available()
     found = f"{in_words(free.size_bytes)} available of {free.limit}"
@@ -62,7 +62,7 @@ def asked(needs: Needs) -> Finding:
     return ok("memory", found)
 
 
-def dev_shm(needs: Needs) -> Finding:
+def dev_shm(needs: HostNeeds) -> Finding:
     """Check that libraries have space in /dev/shm; workers themselves use memory without a name."""
     wanted = SHM_BYTES * needs.workers
     uses_nccl = needs.job.has_process_groups and needs.job.device != "cpu"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from holdfast.doctor.finding import Finding, advice, ok
 from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
+from holdfast.launch.environment import left_out
 
 LEAST_DESCRIPTORS: Final = 64
 """Of the command, the coordinator and the fork server."""
@@ -22,7 +26,7 @@ TASKS_PER_WORKER: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class HostNeeds:
     """Needs of a job on this host.
 
     Attributes:
@@ -80,3 +84,20 @@ class Needs:
         """Processes and threads of all kinds."""
         own = self.job.threads_per_worker + TASKS_PER_WORKER + self.job.loader.workers
         return LEAST_TASKS + own * self.workers
+
+
+def variables(env: Mapping[str, str]) -> Finding:
+    """Check that the job sets the variables of NCCL and gloo that this shell has.
+
+    Args:
+        env: Variables that the job sets.
+    """
+    unset = left_out(os.environ, env)
+    if unset:
+        shown = " ".join(f"env.{name}={os.environ[name]}" for name in unset)
+        return advice(
+            "environment",
+            f"{', '.join(unset)} of this shell do not reach the workers",
+            f"set them in the job, so that all hosts have the same: {shown}",
+        )
+    return ok("environment", ", ".join(env) or "no variables in the job")

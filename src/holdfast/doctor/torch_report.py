@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
-from holdfast.doctor.needs import Needs
+from holdfast.doctor.needs import HostNeeds
 from holdfast.launch.spawn import worker_environment
 from holdfast.tasks import reference
 
@@ -23,11 +23,11 @@ UNKNOWN_BYTES: Final = 64 << 20
 """How much shared memory is made for a model whose size is not known."""
 
 
-class _Part(BaseModel):
+class _Probed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Gpu(_Part):
+class Gpu(_Probed):
     """A GPU on which torch has computed something."""
 
     name: str
@@ -35,7 +35,7 @@ class Gpu(_Part):
     total_bytes: int
 
 
-class ModelSize(_Part):
+class ModelSize(_Probed):
     """Memory that a run on one host has for its model.
 
     Attributes:
@@ -47,7 +47,7 @@ class ModelSize(_Part):
     shared_bytes: int
 
 
-class TorchReport(_Part):
+class TorchReport(_Probed):
     """Findings of a process with torch.
 
     Attributes:
@@ -101,7 +101,7 @@ def probe(job: str) -> TorchReport | Finding:
         return fault("torch", f"a process that uses it ended with {done.returncode}", remedy)
 
 
-def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
+def findings(report: TorchReport, needs: HostNeeds) -> Iterator[Finding]:
     """Findings from a report, for what a job needs of this host."""
     job = needs.job
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
@@ -118,7 +118,7 @@ def findings(report: TorchReport, needs: Needs) -> Iterator[Finding]:
         yield ok("task and data", f"{replica} of weights and optimizer state for each worker")
 
 
-def _gpus(report: TorchReport, needs: Needs) -> Finding:
+def _gpus(report: TorchReport, needs: HostNeeds) -> Finding:
     job = needs.job
     workers = needs.workers
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))

@@ -37,7 +37,7 @@ PATIENCE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRate:
     """A measured rate.
 
     Attributes:
@@ -49,12 +49,12 @@ class Measured:
     is_reliable: bool
 
     @classmethod
-    def of(cls, work: float, found: Timing) -> Measured:
+    def of(cls, work: float, found: Timing) -> MeasuredRate:
         """The rate of so much work in so much time."""
         return cls(work / found.seconds, found.is_reliable)
 
 
-def tflops(device: torch.device, precision: Precision, limit_s: float) -> Measured:
+def tflops(device: torch.device, precision: Precision, limit_s: float) -> MeasuredRate:
     """TFLOPS of matrix products; a multiplication and an addition are two operations.
 
     Args:
@@ -70,10 +70,10 @@ def tflops(device: torch.device, precision: Precision, limit_s: float) -> Measur
         if once_s * (side / SMALL_SIDE) ** 3 > SLOW_S:
             side = SMALL_SIDE
     product = _product(device, precision, side)
-    return Measured.of(2e-12 * side**3, best_s(product, device, limit_s))
+    return MeasuredRate.of(2e-12 * side**3, best_s(product, device, limit_s))
 
 
-def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> Measured:
+def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> MeasuredRate:
     """Bytes read and written per second by a copy within the device's memory.
 
     Args:
@@ -84,7 +84,7 @@ def copy_bytes_per_s(device: torch.device, limit_s: float, free_bytes: int) -> M
     numbers = max(1, min(COPY_BYTES, free_bytes // 8) // 4)
     source = torch.ones(numbers, device=device)
     target = torch.empty_like(source)
-    return Measured.of(8 * numbers, best_s(lambda: target.copy_(source), device, limit_s))
+    return MeasuredRate.of(8 * numbers, best_s(lambda: target.copy_(source), device, limit_s))
 
 
 def best_s(work: Callable[[], object], device: torch.device, limit_s: float) -> Timing:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -36,3 +38,21 @@ class Spec(BaseModel):
     """A part of a job: immutable; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _without_credentials(address: str) -> str:
+    """Refuse an address with a user or a query without repeating it."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        raise ValueError("should be an address such as http://host:5000") from None
+    if "@" in parts.netloc or parts.query:
+        raise PydanticCustomError(
+            "withheld",
+            "input should be an address without a user, password or query: every run directory "
+            "has a copy of the job; set credentials by environment variables",
+        )
+    return address
+
+
+Address = Annotated[str, Field(min_length=1), AfterValidator(_without_credentials)]

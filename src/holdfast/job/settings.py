@@ -1,18 +1,18 @@
-"""The keys of a job that have keys of their own: checkpoints, backup, evaluation, loading, and so
+"""The keys of a job that have keys of their own: optimizers, checkpoints, backup, evaluation and so
 on.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
-from holdfast.job.address import Address
-from holdfast.job.part import Count, Spec
+from holdfast.job.part import Address, Count, Fraction, Spec
 
 S3_VARIABLES: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -21,6 +21,18 @@ S3_VARIABLES: Final = (
     "AWS_REGION",
     "AWS_ENDPOINT_URL",
 )
+
+PINNED: Final = MappingProxyType(
+    {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+)
+"""Environment variables that MKL, ATen and oneDNN read when they are loaded, for `portable`: with
+them, processors of different makers compute the same bits.
+
+Libraries choose their kernels by the processor's instruction sets and, in MKL, by its maker, and
+different kernels add in different orders. ATen and oneDNN are limited to AVX2, which x86-64
+processors have had since 2013 (Intel) and 2015 (AMD). MKL needs its branch for all makers: its AVX2
+branch on other processors differs from the one on Intel's.
+"""
 
 
 class CheckpointSettings(Spec):
@@ -174,3 +186,38 @@ class Restarts(Spec):
     """Failures of workers or hosts tolerated within the window."""
     window_s: Annotated[float, Field(gt=0)] = 600.0
     """Length of the window, seconds."""
+
+
+class AdamW(Spec):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
+
+    name: Literal["adamw"]
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+
+class Sgd(Spec):
+    """Stochastic gradient descent with momentum."""
+
+    name: Literal["sgd"]
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    momentum: Fraction = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Constant(Spec):
+    """A constant learning rate, after a linear warm-up."""
+
+    name: Literal["constant"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+
+class Cosine(Spec):
+    """A learning rate that falls to zero along a half cosine, after a linear warm-up."""
+
+    name: Literal["cosine"]
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+
+
+Optimizer = Annotated[AdamW | Sgd, Field(discriminator="name")]
+Schedule = Annotated[Constant | Cosine, Field(discriminator="name")]

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from holdfast.job.address import Address
-from holdfast.job.part import Spec
+from holdfast.job.part import Address, Spec
 
 
 class TensorBoardSpec(Spec):

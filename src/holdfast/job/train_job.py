@@ -15,7 +15,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
-from holdfast.job.optimizers import AdamW, Constant, Optimizer, Schedule
 from holdfast.job.part import (
     AUTO,
     MAX_SHARDS,
@@ -27,14 +26,18 @@ from holdfast.job.part import (
     Threads,
     Workers,
 )
-from holdfast.job.portable import PINNED
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
+    PINNED,
+    AdamW,
     BackupSettings,
     CheckpointSettings,
+    Constant,
     Evaluation,
     InitFrom,
     LoaderSettings,
+    Optimizer,
+    Schedule,
     Verify,
 )
 

@@ -26,8 +26,8 @@ from holdfast.rundir.run_directory import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.runs.controls import Controls, stopped_by_signals
 from holdfast.runs.coordinator_process import CoordinatorProcess
 from holdfast.runs.hosts.endpoint import Endpoint, make_secrets
-from holdfast.runs.hosts.hosts import Hosts, JoiningHosts, OwnHost
-from holdfast.runs.hosts.local import LocalHosts
+from holdfast.runs.hosts.hosts import Hosts, JoiningHosts
+from holdfast.runs.hosts.local import LocalHosts, OwnHost
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.supervisor import RunSupervisor

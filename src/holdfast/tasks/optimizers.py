@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn, optim
 
-from holdfast.job.optimizers import AdamW, Sgd
+from holdfast.job.settings import AdamW, Sgd
 
 
 def build(spec: AdamW | Sgd, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:

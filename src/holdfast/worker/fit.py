@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from holdfast.job.optimizers import Constant, Cosine
+from holdfast.job.settings import Constant, Cosine
 from holdfast.tasks.task import FineTunes, Task
 from holdfast.worker.session import Session
 

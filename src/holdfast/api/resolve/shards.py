@@ -43,7 +43,7 @@ OF_STEPS: Final = ("reduce", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ShardTrial:
     """Measurements of a trial.
 
     Attributes:
@@ -98,8 +98,8 @@ def candidates(job: TrainJob) -> list[int]:
 
 def _measured(
     job: TrainJob, counts: Sequence[int], options: LaunchOptions, placement: Placement
-) -> list[Measured]:
-    found: list[Measured] = []
+) -> list[ShardTrial]:
+    found: list[ShardTrial] = []
     for shards in counts:
         trial = job.model_copy(update={"shards": shards})
         try:
@@ -119,7 +119,7 @@ def _measured(
     return found
 
 
-def measured(shards: int, steps: Sequence[TimedStep]) -> Measured:
+def measured(shards: int, steps: Sequence[TimedStep]) -> ShardTrial:
     """Measurements from the steps of a trial.
 
     Args:
@@ -136,7 +136,7 @@ def measured(shards: int, steps: Sequence[TimedStep]) -> Measured:
         fixed_s = [_sum(OF_STEPS, row, place) for row in same]
         costs.append(Cost(median(fixed_s), max(median(shard_s), 1e-9), shards))
     counts = [int(count) for count in last["shards"]]
-    return Measured(
+    return ShardTrial(
         shards=shards,
         step_s=median([step.seconds for step in whole]),
         coarse_s=max(makespan(costs, counts) - level(costs, shards), 0.0),
@@ -147,13 +147,13 @@ def _sum(phases: Sequence[str], row: Mapping[str, Sequence[float]], place: int) 
     return sum(row[phase][place] for phase in phases if phase in row)
 
 
-def chosen(found: Sequence[Measured]) -> int:
+def chosen(found: Sequence[ShardTrial]) -> int:
     """The most shards with which a step is about as fast as with the best number of them."""
     fastest_s = min(each.step_s for each in found)
     return max(each.shards for each in found if each.step_s <= (1 + TIE) * fastest_s)
 
 
-def report(found: Sequence[Measured], best: int) -> list[str]:
+def report(found: Sequence[ShardTrial], best: int) -> list[str]:
     """Lines about what was measured: the steps, and what more shards cost and save."""
     if not found:
         return [f"{best} shards: more would be empty"]
@@ -172,7 +172,7 @@ def report(found: Sequence[Measured], best: int) -> list[str]:
     return [f"{best} shards; ms a step: {steps}", *(["; ".join(weighed)] if weighed else [])]
 
 
-def _weighed(fewer: Measured, more: Measured) -> tuple[str, str]:
+def _weighed(fewer: ShardTrial, more: ShardTrial) -> tuple[str, str]:
     """Cost and gain of more shards, in ms."""
     saved_s = max(fewer.coarse_s - more.coarse_s, 0.0)
     return _ms(max(more.step_s - fewer.step_s + saved_s, 0.0)), _ms(saved_s)

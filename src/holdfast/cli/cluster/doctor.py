@@ -20,8 +20,8 @@ from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor import network
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
-from holdfast.doctor.needs import Needs
-from holdfast.doctor.peers.check import Plan, check_hosts
+from holdfast.doctor.needs import HostNeeds
+from holdfast.doctor.peers.check import HostsCheck, check_hosts
 from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
@@ -75,7 +75,9 @@ def doctor(
     request = load.load(job, keys)
     where = run or new_run(request.name)
     if hosts == 1 and not on:
-        needs = Needs.of(request, usable_cores(), where, _ports(port) if request.hosts > 1 else {})
+        needs = HostNeeds.of(
+            request, usable_cores(), where, _ports(port) if request.hosts > 1 else {}
+        )
         conclusion = _of_one(needs, address or "", context.obj, show)
     else:
         checked = _Hosts(request=request, words=(job, *keys), run_dir=where, show=show)
@@ -105,7 +107,7 @@ class _Hosts:
     def that_join(self, address: str | None, port: int, forks: Spawned | None) -> Conclusion:
         """Check this host, and others that join it."""
         endpoint = endpoint_at(address, port)
-        needs = Needs.of(self.request, usable_cores(), self.run_dir, _ports(port))
+        needs = HostNeeds.of(self.request, usable_cores(), self.run_dir, _ports(port))
         found = network.ports(needs.ports, endpoint.address)
         for each in found:
             self.show(each)
@@ -121,8 +123,8 @@ class _Hosts:
         with engine_hosts(self.request, on, address) as hosts:
             return check_hosts(self._plan(hosts, placing))
 
-    def _plan(self, hosts: Placement, placing: tuple[str, ...]) -> Plan:
-        return Plan(
+    def _plan(self, hosts: Placement, placing: tuple[str, ...]) -> HostsCheck:
+        return HostsCheck(
             job=self.request.resolved(),
             placement=hosts,
             words=self.words,
@@ -138,7 +140,7 @@ def _ports(port: int) -> dict[int, str]:
     return {port: "hosts that join", port + 1: "agents"}
 
 
-def _of_one(needs: Needs, address: str, forks: Spawned | None, show: Show) -> Conclusion:
+def _of_one(needs: HostNeeds, address: str, forks: Spawned | None, show: Show) -> Conclusion:
     findings = []
     for each in examine(needs, address, forks):
         if isinstance(each, Finding):

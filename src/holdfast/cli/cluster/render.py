@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import JobName, Overrides
-from holdfast.clusters.render.kubernetes import kubernetes as kubernetes_files
+from holdfast.clusters.render.kustomize import kubernetes as kubernetes_files
+from holdfast.clusters.render.objects import write
 from holdfast.clusters.render.plan import plan_of
 from holdfast.clusters.render.slurm import sbatch
-from holdfast.clusters.render.tree import write
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.sinks.prometheus import files

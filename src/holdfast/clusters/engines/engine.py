@@ -30,7 +30,7 @@ when its host was lost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ResourceRequest:
     """Request of a run for hosts.
 
     Attributes:
@@ -88,7 +88,7 @@ class Engine(Protocol):
     def num_hosts(self) -> int:
         """Number of its hosts, whether they are free or not."""
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Reserve capacity for all agents at once; returns what is lacking now, or nothing."""
 
     def start(self, launch: Launch) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 from rich.filesize import decimal as in_words
 
 from holdfast.clusters.engines.command_agents import CommandAgents
-from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.errors import EngineError
 from holdfast.job.resources import Resources
@@ -75,7 +75,7 @@ class SlurmEngine:
         """Implements `Engine.num_hosts`."""
         return len(self._nodes)
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""
         self._needs = needs = ask.of_agent
         cpus = dict(zip(self._nodes, _cpus(self._environment), strict=True))

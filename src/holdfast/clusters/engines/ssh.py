@@ -20,7 +20,7 @@ from typing import Final
 
 from holdfast.clusters.engines import hosts_file
 from holdfast.clusters.engines.command_agents import CommandAgents
-from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.hosts_file import SshHost
 from holdfast.clusters.engines.own_wheel import version_of_code
 from holdfast.clusters.engines.remote_host import LOST, SSH, address_of, facts_of
@@ -75,7 +75,7 @@ class SshEngine:
         """Implements `Engine.num_hosts`."""
         return len(self._hosts)
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""
         answers = self._answers(ask)
         if _num_slots(answers) < ask.agents and any(each.is_in_use for each in answers):
@@ -93,7 +93,7 @@ class SshEngine:
         )
         return ""
 
-    def _answers(self, ask: Ask) -> list[_Answer]:
+    def _answers(self, ask: ResourceRequest) -> list[_Answer]:
         check = partial(_check, ask=ask, version=version_of_code())
         hosts = self._hosts.values()
         with ThreadPoolExecutor(len(hosts)) as pool:
@@ -115,7 +115,7 @@ def _spread(slots: Mapping[str, int]) -> list[str]:
     return [host for turn in range(most) for host, number in slots.items() if number > turn]
 
 
-def _check(host: SshHost, ask: Ask, version: str) -> _Answer:
+def _check(host: SshHost, ask: ResourceRequest, version: str) -> _Answer:
     """Ask a host how many agents it can run."""
     facts = facts_of(host)
     most = min(host.slots, ask.agents)

@@ -6,17 +6,16 @@ applied again takes nothing from it.
 
 from __future__ import annotations
 
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, manifest
+from holdfast.clusters.render.plan import RenderPlan
 
 
-def accounts(plan: Plan) -> list[Document]:
+def accounts(plan: RenderPlan) -> list[Document]:
     """The accounts of the pods, which have no rights of themselves."""
     return [_account(plan, component) for component in (COORDINATOR, AGENT)]
 
 
-def access(plan: Plan) -> list[Document]:
+def access(plan: RenderPlan) -> list[Document]:
     """All accounts, rights and Secrets of a run whose coordinator makes tokens."""
     join = plan.named("join")
     return [
@@ -55,7 +54,7 @@ def access(plan: Plan) -> list[Document]:
     ]
 
 
-def _account(plan: Plan, component: str) -> Document:
+def _account(plan: RenderPlan, component: str) -> Document:
     return manifest(
         plan,
         "ServiceAccount",

@@ -15,8 +15,8 @@ import shlex
 from typing import Final
 
 from holdfast.clusters.render.coordinator import host_of
-from holdfast.clusters.render.objects import AGENT, manifest
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.objects import AGENT, Document, manifest
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,
     JOIN_PORT,
@@ -26,7 +26,6 @@ from holdfast.clusters.render.pods import (
     run_directory,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document
 
 GRACE_S: Final = 60
 _RETRIES: Final = 1000
@@ -36,13 +35,13 @@ _COORDINATOR_OF: Final = f"cut -d. -f4 {TOKEN_FILE}"
 _JOINED: Final = "/tmp/coordinator"  # noqa: S108 - a volume of the pod
 
 
-def agents(plan: Plan) -> Document:
+def agents(plan: RenderPlan) -> Document:
     """The Job of the agents."""
     spec = job_of(plan, host_of(plan))
     return manifest(plan, "Job", "batch/v1", plan.named("agents"), AGENT, spec=spec)
 
 
-def job_of(plan: Plan, coordinator: str) -> Document:
+def job_of(plan: RenderPlan, coordinator: str) -> Document:
     """The specification of the agents' Job.
 
     Args:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.clusters.render.kustomization import appended, component, merged
-from holdfast.clusters.render.objects import COORDINATOR, manifest
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree, below, yaml_of
+from holdfast.clusters.render.objects import COORDINATOR, Document, Tree, below, manifest, yaml_of
+from holdfast.clusters.render.plan import RenderPlan
 
 POOL: Final = {"holdfast/pool": "gpu"}
 """Label of the nodes with GPUs that runs may use."""
@@ -27,7 +26,7 @@ _DATA: Final = "/data"
 _DATA_SIZE: Final = "100Gi"
 
 
-def components(plan: Plan) -> Tree:
+def components(plan: RenderPlan) -> Tree:
     """The folders of all components."""
     return {
         **below("gpu", _gpu(plan)),
@@ -46,7 +45,7 @@ def toleration(key: str) -> Document:
     return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def on_gpus(plan: Plan, template: Document) -> Document:
+def on_gpus(plan: RenderPlan, template: Document) -> Document:
     """The template of a pod, on nodes with GPUs if the job says that it needs them."""
     spec = template["spec"]
     if plan.needs_gpus:
@@ -57,7 +56,7 @@ def on_gpus(plan: Plan, template: Document) -> Document:
     return template
 
 
-def _gpu(plan: Plan) -> Tree:
+def _gpu(plan: RenderPlan) -> Tree:
     gpus = {"nvidia.com/gpu": str(plan.gpus)}
     container = {
         "name": "holdfast",
@@ -76,7 +75,7 @@ def _gpu(plan: Plan) -> Tree:
     )
 
 
-def _spot(plan: Plan) -> Tree:
+def _spot(plan: RenderPlan) -> Tree:
     name = plan.named("agents")
     return component(
         patches=[
@@ -86,7 +85,7 @@ def _spot(plan: Plan) -> Tree:
     )
 
 
-def _rwx(plan: Plan) -> Tree:
+def _rwx(plan: RenderPlan) -> Tree:
     claim = manifest(
         plan,
         "PersistentVolumeClaim",

@@ -14,8 +14,8 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from holdfast.clusters.render.objects import COORDINATOR, labels, manifest, mebibytes
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.objects import COORDINATOR, Document, labels, manifest, mebibytes
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     API_ACCESS,
     CONTROL_PORT,
@@ -31,7 +31,6 @@ from holdfast.clusters.render.pods import (
     small_container,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document
 
 OTHER_PODS: Final = 1
 """Besides those that train: this one."""
@@ -45,19 +44,19 @@ _USES: Final = 1000
 """How many agents may join with a token until the next one."""
 
 
-def coordinator(plan: Plan) -> list[Document]:
+def coordinator(plan: RenderPlan) -> list[Document]:
     """All objects of the coordinator."""
     job = manifest(plan, "Job", "batch/v1", plan.named(COORDINATOR), COORDINATOR, spec=job_of(plan))
     job["spec"]["template"]["spec"]["subdomain"] = plan.name
     return [_service(plan), volume(plan), job]
 
 
-def host_of(plan: Plan) -> str:
+def host_of(plan: RenderPlan) -> str:
     """The name of the coordinator's pod, which its successor has too."""
     return f"{plan.named(COORDINATOR)}-0.{plan.name}"
 
 
-def _service(plan: Plan) -> Document:
+def _service(plan: RenderPlan) -> Document:
     """Gives the pod its name. Agents may ask for it before the pod is ready."""
     ports = [{"name": "join", "port": JOIN_PORT}, {"name": "control", "port": CONTROL_PORT}]
     return manifest(
@@ -75,7 +74,7 @@ def _service(plan: Plan) -> Document:
     )
 
 
-def volume(plan: Plan) -> Document:
+def volume(plan: RenderPlan) -> Document:
     """The volume of the run's directory, which outlives its pod."""
     return manifest(
         plan,
@@ -90,7 +89,7 @@ def volume(plan: Plan) -> Document:
     )
 
 
-def job_of(plan: Plan) -> Document:
+def job_of(plan: RenderPlan) -> Document:
     """The specification of the coordinator's Job."""
     job = {"name": "job", "configMap": {"name": plan.named("job")}}
     runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
@@ -122,7 +121,7 @@ def job_of(plan: Plan) -> Document:
     }
 
 
-def _main(plan: Plan) -> Document:
+def _main(plan: RenderPlan) -> Document:
     """The coordinator. It continues the run if the volume has it."""
     run = run_directory(plan)
     begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", str(plan.hosts)]
@@ -148,18 +147,18 @@ def _main(plan: Plan) -> Document:
     return main | {"env": [*main["env"], *variables]}
 
 
-def _variable(plan: Plan, name: str, **more: bool) -> Document:
+def _variable(plan: RenderPlan, name: str, **more: bool) -> Document:
     key = {"name": plan.named("variables"), "key": name, **more}
     return {"name": name, "valueFrom": {"secretKeyRef": key}}
 
 
-def _ports(plan: Plan) -> list[Document]:
+def _ports(plan: RenderPlan) -> list[Document]:
     ports = [{"containerPort": port, "protocol": "TCP"} for port in (JOIN_PORT, CONTROL_PORT)]
     metrics = {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}
     return [*ports, metrics] if plan.has_metrics else ports
 
 
-def _clear(plan: Plan) -> Document:
+def _clear(plan: RenderPlan) -> Document:
     """Removes the keys of an earlier start, so that no token is made of them; the token of those
     who read metrics is that of the Secret.
     """
@@ -175,7 +174,7 @@ def _clear(plan: Plan) -> Document:
     return small_container(plan, "clear", ["sh", "-c", script], mounts)
 
 
-def _token(plan: Plan) -> Document:
+def _token(plan: RenderPlan) -> Document:
     """Makes tokens, and is the only process of the run that can talk to Kubernetes."""
     make = ["holdfast", "token", run_directory(plan), "--uses", str(_USES)]
     into = ["--secret", f"{plan.named('join')}/{TOKEN}"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree, yaml_of
+from holdfast.clusters.render.objects import Document, Tree, yaml_of
+from holdfast.clusters.render.plan import RenderPlan
 
 
 def with_job(
-    plan: Plan, files: Mapping[str, Sequence[Document]], *, is_followed: bool = True
+    plan: RenderPlan, files: Mapping[str, Sequence[Document]], *, is_followed: bool = True
 ) -> Tree:
     """A folder of manifests, and the job for them.
 

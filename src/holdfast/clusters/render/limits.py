@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.clusters.render.objects import AGENT, labels, manifest, mebibytes
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
+from holdfast.clusters.render.objects import AGENT, Document, labels, manifest, mebibytes
+from holdfast.clusters.render.plan import RenderPlan
 
 _SPARE_PODS: Final = 2
 """A pod that replaces one that is still terminating counts in addition to it."""
@@ -15,7 +14,7 @@ _SMALL_BYTES: Final = 256 << 20
 """For the small containers of a pod."""
 
 
-def namespace(plan: Plan) -> Document:
+def namespace(plan: RenderPlan) -> Document:
     """The namespace, which refuses pods with privileges."""
     enforced = {
         f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")
@@ -27,7 +26,7 @@ def namespace(plan: Plan) -> Document:
     }
 
 
-def limits(plan: Plan, others: int, largest_bytes: int) -> list[Document]:
+def limits(plan: RenderPlan, others: int, largest_bytes: int) -> list[Document]:
     """The quota of the namespace, and the limits of a container.
 
     Args:
@@ -66,7 +65,7 @@ def limits(plan: Plan, others: int, largest_bytes: int) -> list[Document]:
     ]
 
 
-def disruptions(plan: Plan) -> Document:
+def disruptions(plan: RenderPlan) -> Document:
     """Limit of evictions: one agent at a time, as the others continue without it.
 
     A number of pods, as a Job has no scale of which to take a share.

@@ -15,9 +15,9 @@ from typing import Any, Final
 from holdfast.clusters.render.components import GPU_TAINT, POOL, toleration
 from holdfast.clusters.render.kustomization import kustomization
 from holdfast.clusters.render.network import API, DNS, MONITORING
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.objects import Document, Tree, yaml_of
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import API_ACCESS, METRICS_PORT, OF_CONTAINER, OF_POD, api_access
-from holdfast.clusters.render.tree import Document, Tree, yaml_of
 
 _PROMETHEUS: Final = "prom/prometheus:v3.13.3"
 _GRAFANA: Final = "grafana/grafana:12.4.4"
@@ -30,7 +30,7 @@ _KEPT: Final = "15d"
 _DISK: Final = "20Gi"
 
 
-def monitoring(plan: Plan, shown: Tree) -> Tree:
+def monitoring(plan: RenderPlan, shown: Tree) -> Tree:
     """The folder to apply besides an overlay.
 
     Args:
@@ -85,7 +85,7 @@ def _namespace() -> Document:
     }
 
 
-def _prometheus(plan: Plan) -> list[Document]:
+def _prometheus(plan: RenderPlan) -> list[Document]:
     name = "prometheus"
     claim = _object(
         "PersistentVolumeClaim",
@@ -121,7 +121,7 @@ def _prometheus(plan: Plan) -> list[Document]:
     return [_account(name), *_rights(plan), claim, _deployment(name, pod), _service(name)]
 
 
-def _rights(plan: Plan) -> list[Document]:
+def _rights(plan: RenderPlan) -> list[Document]:
     """Prometheus may find pods, in the namespace of the run and its own."""
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "prometheus"}
@@ -261,7 +261,7 @@ def _service(name: str) -> Document:
     return _object("Service", "v1", name, name, spec={"selector": _labels(name), "ports": ports})
 
 
-def _network(plan: Plan) -> list[Document]:
+def _network(plan: RenderPlan) -> list[Document]:
     """Grafana is reached by `kubectl port-forward`, which needs no policy."""
     version = "networking.k8s.io/v1"
 
@@ -303,7 +303,7 @@ def _network(plan: Plan) -> list[Document]:
     ]
 
 
-def _scrape(plan: Plan) -> Document:
+def _scrape(plan: RenderPlan) -> Document:
     """Targets of Prometheus: pods with a port called `metrics`, those of runs by a token."""
     keep = {
         "source_labels": ["__meta_kubernetes_pod_container_port_name"],

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, labels, manifest
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, labels, manifest
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import METRICS_PORT
-from holdfast.clusters.render.tree import Document
 
 MONITORING: Final = "holdfast-monitoring"
 """The namespace of Prometheus."""
@@ -39,7 +38,7 @@ API: Final[Document] = {
 finds it."""
 
 
-def network(plan: Plan) -> list[Document]:
+def network(plan: RenderPlan) -> list[Document]:
     """All network policies of a run."""
     metrics = [_metrics_access(plan)] if plan.has_metrics else []
     run = {"podSelector": {"matchLabels": labels(plan)}}
@@ -72,7 +71,7 @@ def network(plan: Plan) -> list[Document]:
     ]
 
 
-def _metrics_access(plan: Plan) -> Document:
+def _metrics_access(plan: RenderPlan) -> Document:
     """Lets Prometheus read the metrics of the run."""
     source = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}},
@@ -87,7 +86,7 @@ def _metrics_access(plan: Plan) -> Document:
     return _policy(plan, "metrics", spec)
 
 
-def operator_access(plan: Plan, operator: str, port: int) -> Document:
+def operator_access(plan: RenderPlan, operator: str, port: int) -> Document:
     """Lets an operator, in whatever namespace it is, connect to a port of the pods."""
     source = {
         "namespaceSelector": {},
@@ -101,7 +100,7 @@ def operator_access(plan: Plan, operator: str, port: int) -> Document:
     return _policy(plan, "operator", spec)
 
 
-def trainer_access(plan: Plan) -> Document:
+def trainer_access(plan: RenderPlan) -> Document:
     """Lets agents tell Kubeflow Trainer, in whatever namespace it is, how far the run is."""
     labels_of_manager = {
         "app.kubernetes.io/name": "trainer",
@@ -116,5 +115,5 @@ def trainer_access(plan: Plan) -> Document:
     return _policy(plan, "progress", spec)
 
 
-def _policy(plan: Plan, suffix: str, spec: Document) -> Document:
+def _policy(plan: RenderPlan, suffix: str, spec: Document) -> Document:
     return manifest(plan, "NetworkPolicy", "networking.k8s.io/v1", plan.named(suffix), spec=spec)

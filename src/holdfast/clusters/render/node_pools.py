@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.clusters.render.components import GPU_TAINT, POOL, SPOT
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.plan import RenderPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class _Pool:
         return [gpu, *SPOT.items()] if self.is_spot else [gpu]
 
 
-def _pools(plan: Plan) -> list[_Pool]:
+def _pools(plan: RenderPlan) -> list[_Pool]:
     return [_Pool(largest=plan.hosts + 1, is_spot=is_spot) for is_spot in (False, True)]
 
 
-def gke(plan: Plan) -> str:
+def gke(plan: RenderPlan) -> str:
     """The script for Google Kubernetes Engine."""
     return _script(
         [
@@ -77,7 +77,7 @@ def gke(plan: Plan) -> str:
     )
 
 
-def eks(plan: Plan) -> str:
+def eks(plan: RenderPlan) -> str:
     """The script for Amazon Elastic Kubernetes Service."""
     return _script(
         [
@@ -104,7 +104,7 @@ def eks(plan: Plan) -> str:
     )
 
 
-def aks(plan: Plan) -> str:
+def aks(plan: RenderPlan) -> str:
     """The script for Azure Kubernetes Service, where names have at most 12 letters."""
     return _script(
         [

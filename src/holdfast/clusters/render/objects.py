@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
+import yaml
+
+from holdfast.clusters.render.plan import RenderPlan
+from holdfast.errors import JobError
+from holdfast.linux.files import replace_synced
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
 
 
-def labels(plan: Plan, component: str | None = None) -> dict[str, str]:
+def labels(plan: RenderPlan, component: str | None = None) -> dict[str, str]:
     """The labels of an object, or of what belongs to the run if it is of no component."""
     part = {} if component is None else {"app.kubernetes.io/component": component}
     return {"app.kubernetes.io/name": "holdfast", "app.kubernetes.io/instance": plan.name, **part}
 
 
 def manifest(
-    plan: Plan, kind: str, version: str, name: str, component: str | None = None, **parts: Any
+    plan: RenderPlan, kind: str, version: str, name: str, component: str | None = None, **parts: Any
 ) -> Document:
     """An object in the namespace of the run.
 
@@ -36,3 +41,52 @@ def manifest(
 def mebibytes(size_bytes: int) -> str:
     """A size as a quantity of Kubernetes, rounded up."""
     return f"{-(-size_bytes // (1 << 20))}Mi"
+
+
+Document: TypeAlias = dict[str, Any]
+"""A manifest, as plain data."""
+Tree: TypeAlias = dict[str, str]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what is used twice out twice, and text of several lines as a block."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - yaml's own signature
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def yaml_of(*documents: Document | list[Document]) -> str:
+    """The documents as YAML."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=10**6)
+
+
+def below(folder: str, tree: Mapping[str, str]) -> Tree:
+    """Tree with its files below `folder`."""
+    return {f"{folder}/{path}": text for path, text in tree.items()}
+
+
+def write(tree: Mapping[str, str], out: Path) -> None:
+    """Write all files. Those of the same names are replaced, and others stay.
+
+    Raises:
+        JobError: A file cannot be written.
+    """
+    try:
+        for path, text in tree.items():
+            target = out / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_synced(target, text.encode())
+            if path.endswith(".sh"):
+                target.chmod(0o755)
+    except OSError as error:
+        raise JobError(
+            f"{error.filename or out}: {error.strerror}; fix that, or name another folder by --out"
+        ) from None

@@ -17,7 +17,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RenderPlan:
     """Values that are rendered for a job.
 
     Attributes:
@@ -55,14 +55,14 @@ class Plan:
 
 def plan_of(
     job: TrainJob, image: str, namespace: str | None = None, *, has_metrics: bool = False
-) -> Plan:
+) -> RenderPlan:
     """The plan for a job on several hosts.
 
     Args:
         job: The job.
         image: Image of all containers, with its tag or digest.
         namespace: By default one with the name of the job.
-        has_metrics: See `Plan`.
+        has_metrics: See `RenderPlan`.
 
     Raises:
         JobError: Something in it cannot be rendered.
@@ -85,7 +85,7 @@ def plan_of(
         raise JobError(
             "a pod needs a limit of memory; say what a worker needs, such as resources.memory=4GiB"
         )
-    return Plan(
+    return RenderPlan(
         name=name,
         namespace=space,
         image=image,

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.clusters.render.objects import labels, mebibytes
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document
+from holdfast.clusters.render.objects import Document, labels, mebibytes
+from holdfast.clusters.render.plan import RenderPlan
 
 USER: Final = 10001
 """The user and group of all processes."""
@@ -47,18 +46,18 @@ _LOST_AFTER_S: Final = 10
 the node is back later does no harm: the coordinator has fenced the agent."""
 
 
-def run_directory(plan: Plan) -> str:
+def run_directory(plan: RenderPlan) -> str:
     """The run's directory in each of its pods."""
     return f"/runs/{plan.name}"
 
 
-def amounts_of(plan: Plan) -> dict[str, str]:
+def amounts_of(plan: RenderPlan) -> dict[str, str]:
     """The cores and the memory of a container that trains."""
     return {"cpu": str(plan.cpus), "memory": mebibytes(plan.memory_bytes)}
 
 
 def worker_container(
-    plan: Plan,
+    plan: RenderPlan,
     command: Sequence[str],
     mounts: dict[str, str],
     amounts: dict[str, str] | None = None,
@@ -88,7 +87,7 @@ def worker_container(
 
 
 def small_container(
-    plan: Plan, name: str, command: Sequence[str], mounts: dict[str, str], **parts: Any
+    plan: RenderPlan, name: str, command: Sequence[str], mounts: dict[str, str], **parts: Any
 ) -> Document:
     """A container next to the one that trains, which needs little; see `container`."""
     amounts = {"cpu": "250m", "memory": "256Mi"}
@@ -96,7 +95,7 @@ def small_container(
 
 
 def container(
-    plan: Plan,
+    plan: RenderPlan,
     name: str,
     command: Sequence[str],
     *,
@@ -135,7 +134,7 @@ def container(
 
 
 def pod(
-    plan: Plan,
+    plan: RenderPlan,
     component: str,
     containers: Sequence[Document],
     volumes: Sequence[Document],
@@ -181,7 +180,7 @@ def pod(
     }
 
 
-def _spread(plan: Plan) -> Document:
+def _spread(plan: RenderPlan) -> Document:
     """Each pod on a node of its own where that is possible: then a lost node is one lost host."""
     return {
         "maxSkew": 1,
@@ -191,7 +190,7 @@ def _spread(plan: Plan) -> Document:
     }
 
 
-def _scratch(plan: Plan) -> list[Document]:
+def _scratch(plan: RenderPlan) -> list[Document]:
     half = mebibytes(plan.memory_bytes // 2)
     return [
         {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi"}},

@@ -18,8 +18,8 @@ from holdfast.clusters.render.coordinator import GRACE_S, volume
 from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import limits, namespace
 from holdfast.clusters.render.network import network, operator_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest, mebibytes
-from holdfast.clusters.render.plan import Plan
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest, mebibytes
+from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,
     JOB_FILE,
@@ -29,7 +29,6 @@ from holdfast.clusters.render.pods import (
     run_directory,
     worker_container,
 )
-from holdfast.clusters.render.tree import Document, Tree
 
 RAY: Final = "2.60.0"
 """The version that the image must have."""
@@ -46,7 +45,7 @@ _SUBMITTER: Final = {"cpu": "500m", "memory": "1024Mi"}
 _SUBMITTER_GRACE_S: Final = 30
 
 
-def rayjob(plan: Plan) -> Tree:
+def rayjob(plan: RenderPlan) -> Tree:
     """The folder to apply in place of an overlay."""
     files = {
         "namespace.yaml": [namespace(plan)],
@@ -59,7 +58,7 @@ def rayjob(plan: Plan) -> Tree:
     return with_job(plan, files, is_followed=False)
 
 
-def _rayjob(plan: Plan) -> Document:
+def _rayjob(plan: RenderPlan) -> Document:
     spec = {
         "entrypoint": shlex.join(["sh", "-c", _script(plan)]),
         "submissionMode": "K8sJobMode",
@@ -89,7 +88,7 @@ def _rayjob(plan: Plan) -> Document:
     return manifest(plan, "RayJob", "ray.io/v1", plan.name, spec=spec)
 
 
-def _script(plan: Plan) -> str:
+def _script(plan: RenderPlan) -> str:
     run = run_directory(plan)
     begin = ["holdfast", "train", JOB_FILE, "--on", "ray", "--run", run]
     return (
@@ -98,7 +97,7 @@ def _script(plan: Plan) -> str:
     )
 
 
-def _head(plan: Plan) -> Document:
+def _head(plan: RenderPlan) -> Document:
     main = worker_container(plan, [], {"job": JOB_FILE.rpartition("/")[0]}, _HEAD)
     volumes: list[Document] = [
         {"name": "job", "configMap": {"name": plan.named("job")}},
@@ -107,13 +106,13 @@ def _head(plan: Plan) -> Document:
     return pod(plan, COORDINATOR, [main], volumes, grace_s=GRACE_S)
 
 
-def _worker(plan: Plan) -> Document:
+def _worker(plan: RenderPlan) -> Document:
     gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
     main = worker_container(plan, [], {}, amounts_of(plan) | gpus)
     volumes: list[Document] = [{"name": "runs", "emptyDir": {"sizeLimit": DISK}}]
     return on_gpus(plan, pod(plan, AGENT, [main], volumes, grace_s=agents.GRACE_S))
 
 
-def _submitter(plan: Plan) -> Document:
+def _submitter(plan: RenderPlan) -> Document:
     main = container(plan, "submitter", [], amounts=_SUBMITTER, env=[], mounts={})
     return pod(plan, COORDINATOR, [main], [], grace_s=_SUBMITTER_GRACE_S)

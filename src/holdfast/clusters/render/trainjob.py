@@ -14,9 +14,8 @@ from holdfast.clusters.render.components import on_gpus
 from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network, trainer_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, manifest
-from holdfast.clusters.render.plan import Plan
-from holdfast.clusters.render.tree import Document, Tree
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest
+from holdfast.clusters.render.plan import RenderPlan
 
 VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 _NODE: Final = "node"
@@ -24,7 +23,7 @@ _NODE: Final = "node"
 _TRAINS: Final = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
-def trainjob(plan: Plan) -> Tree:
+def trainjob(plan: RenderPlan) -> Tree:
     """The folder to apply in place of an overlay."""
     files = {
         "namespace.yaml": [namespace(plan)],
@@ -41,14 +40,14 @@ def trainjob(plan: Plan) -> Tree:
     return with_job(plan, files, is_followed=False)
 
 
-def _trainjob(plan: Plan) -> Document:
+def _trainjob(plan: RenderPlan) -> Document:
     group, _, _ = VERSION.partition("/")
     runtime = {"apiGroup": group, "kind": "TrainingRuntime", "name": plan.name}
     spec = {"runtimeRef": runtime, "trainer": {"numNodes": plan.hosts}}
     return manifest(plan, "TrainJob", VERSION, plan.name, spec=spec)
 
 
-def _runtime(plan: Plan) -> Document:
+def _runtime(plan: RenderPlan) -> Document:
     # JobSet names a pod by its Job, the number of that Job and its own, below the JobSet's name.
     host = f"{plan.named(COORDINATOR)}-0-0.{plan.name}"
     agents_job = _with_gpus(plan, agents.job_of(plan, host))
@@ -74,7 +73,7 @@ def _runtime(plan: Plan) -> Document:
     return manifest(plan, "TrainingRuntime", VERSION, plan.name, AGENT, spec=spec)
 
 
-def _with_gpus(plan: Plan, job: Document) -> Document:
+def _with_gpus(plan: RenderPlan, job: Document) -> Document:
     """The specification of a Job whose pods have GPUs if the job needs them."""
     if plan.needs_gpus:
         for container in job["template"]["spec"]["containers"]:

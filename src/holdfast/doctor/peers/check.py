@@ -21,7 +21,7 @@ from holdfast.runs.hosts.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class HostsCheck:
     """Check of the hosts of a job.
 
     Attributes:
@@ -47,7 +47,7 @@ class Plan:
     sidecar: Sidecar = nullcontext
 
 
-def check_hosts(plan: Plan) -> Conclusion:
+def check_hosts(plan: HostsCheck) -> Conclusion:
     """Check all hosts of a job, and every pair.
 
     Raises:
@@ -89,7 +89,7 @@ def _findings(gathered: Gathered, peers: list[Peer], own: str) -> Iterator[Findi
         yield from compare(peers, gathered.links)
 
 
-def _commands(plan: Plan, peers: list[Peer]) -> list[str]:
+def _commands(plan: HostsCheck, peers: list[Peer]) -> list[str]:
     """The commands of a run on these hosts."""
     endpoint = plan.placement.endpoint
     assert endpoint is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.doctor.finding import Finding, Outcome, advice, fault, ok, would_work
-from holdfast.doctor.peers.report import HostReport, Link, Reach
+from holdfast.doctor.peers.report import HostReport, LinkReport, Reach
 
 DECISIVE: Final = ("holdfast", "torch")
 """Packages of which all hosts must have the same version."""
@@ -42,7 +42,7 @@ class Peer:
     heard: frozenset[str]
 
 
-def compare(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
+def compare(peers: Sequence[Peer], links: Sequence[LinkReport]) -> Iterator[Finding]:
     """Comparison of the hosts; the first one is the measure for the others."""
     yield from versions(peers)
     unlike = list(numerics(peers))
@@ -124,7 +124,7 @@ def weights(peers: Sequence[Peer]) -> Iterator[Finding]:
         yield ok("same weights", f"the trial runs of {len(known)} hosts end with the same")
 
 
-def clocks(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
+def clocks(peers: Sequence[Peer], links: Sequence[LinkReport]) -> Iterator[Finding]:
     """Check that the clocks agree, as far as the links to the first host have told."""
     remedy = "synchronize the clocks of all hosts (chronyd, systemd-timesyncd or ntpd)"
     first, *others = peers
@@ -144,7 +144,7 @@ def clocks(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
         yield ok("same time", f"clocks differ by {most:.3f} s at most")
 
 
-def reached(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
+def reached(peers: Sequence[Peer], links: Sequence[LinkReport]) -> Iterator[Finding]:
     """Check that all hosts reach each other, and if not, why."""
     by_name = {peer.name: peer for peer in peers}
     by_pair = {(link.source, link.target): link for link in links}
@@ -157,7 +157,7 @@ def reached(peers: Sequence[Peer], links: Sequence[Link]) -> Iterator[Finding]:
         yield _unreached(source, target, link, back)
 
 
-def _unreached(source: Peer, target: Peer, link: Link, back: Link | None) -> Finding:
+def _unreached(source: Peer, target: Peer, link: LinkReport, back: LinkReport | None) -> Finding:
     where = f"{target.name} at {target.report.address}"
     found = f"{source.name} cannot connect to {where}: {link.why}"
     works_back = back is not None and back.reach is Reach.REACHED
@@ -189,7 +189,7 @@ def _unreached(source: Peer, target: Peer, link: Link, back: Link | None) -> Fin
     )
 
 
-def speeds(links: Sequence[Link]) -> Iterator[Finding]:
+def speeds(links: Sequence[LinkReport]) -> Iterator[Finding]:
     """Speed of the links, and those that hold the others up."""
     if not links:
         return

@@ -15,7 +15,7 @@ from typing import Any, Final
 from holdfast.api.attended import Sidecar
 from holdfast.coordinator.peers import is_agent_of
 from holdfast.doctor.finding import Finding, fault
-from holdfast.doctor.peers.report import HostReport, Link, Wanted, newest
+from holdfast.doctor.peers.report import HostReport, LinkReport, Wanted, newest
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.job import load
 from holdfast.job.run_keys import RunKeys
@@ -56,7 +56,7 @@ class Gathered:
         return {name: each for name, each in self.reports.items() if each is not None}
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[LinkReport]:
         """All links, with the names of the hosts."""
         names = list(self.reports)
         return [

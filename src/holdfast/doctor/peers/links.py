@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import Final, Self
 
-from holdfast.doctor.peers.report import Link, Reach
+from holdfast.doctor.peers.report import LinkReport, Reach
 
 CONNECT_TIMEOUT_S: Final = 3.0
 TRANSFER_TIMEOUT_S: Final = 20.0
@@ -85,7 +85,7 @@ class Links:
     def __exit__(self, *_: object) -> None:
         """Keep answering: others may still measure. It ends with the process."""
 
-    def measure(self) -> list[Link]:
+    def measure(self) -> list[LinkReport]:
         """Measure the links to all others, in turn."""
         self._send_datagrams()  # again: not all others may have listened before
         self._busy.release()
@@ -98,9 +98,9 @@ class Links:
                 with suppress(OSError):
                     self._datagrams.sendto(hello, place)
 
-    def _measured(self, target: int, place: tuple[str, int]) -> Link:
+    def _measured(self, target: int, place: tuple[str, int]) -> LinkReport:
         is_first = self._rank < target
-        link = Link(source=str(self._rank), target=str(target), reach=Reach.REACHED)
+        link = LinkReport(source=str(self._rank), target=str(target), reach=Reach.REACHED)
         try:
             with (
                 self._busy if is_first else nullcontext(),

@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.doctor.disk import home_of
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.host import examine
-from holdfast.doctor.needs import Needs
+from holdfast.doctor.needs import HostNeeds
 from holdfast.doctor.peers.links import Links
 from holdfast.doctor.peers.report import HostReport, Wanted
 from holdfast.doctor.torch_report import TorchReport
@@ -54,7 +54,7 @@ def _report(wanted: Wanted, address: str) -> HostReport:
         return _profiled(Path(wanted.path) if wanted.path else home_of(run_dir))
     job = load.of_text(wanted.job, "of the check")
     assert isinstance(job, TrainJob)
-    needs = Needs(
+    needs = HostNeeds(
         job=job,
         workers=job.workers_per_host,
         run_dir=run_dir,
@@ -64,7 +64,7 @@ def _report(wanted: Wanted, address: str) -> HostReport:
     return _examined(needs, address)
 
 
-def _examined(needs: Needs, address: str) -> HostReport:
+def _examined(needs: HostNeeds, address: str) -> HostReport:
     """Findings of this host on itself."""
     found = list[Finding]()
     report = None

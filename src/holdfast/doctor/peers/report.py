@@ -13,11 +13,11 @@ from holdfast.doctor.torch_report import TorchReport
 from holdfast.hardware.profile import HostProfile
 
 
-class _Part(BaseModel):
+class _Reported(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Wanted(_Part):
+class Wanted(_Reported):
     """Request to the hosts of a check.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reach(enum.StrEnum):
     """Something else than a host of this check answers."""
 
 
-class Link(_Part):
+class LinkReport(_Reported):
     """A link in one direction, in which connections are made and bytes are sent.
 
     Attributes:
@@ -65,7 +65,7 @@ class Link(_Part):
     ahead_s: float = 0.0
 
 
-class HostReport(_Part):
+class HostReport(_Reported):
     """Findings of a host on itself, and then on its links.
 
     Attributes:
@@ -89,7 +89,7 @@ class HostReport(_Part):
     weights: str = ""
     profile: HostProfile | None = None
     problem: str = ""
-    links: tuple[Link, ...] = ()
+    links: tuple[LinkReport, ...] = ()
     heard: tuple[int, ...] = ()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.core.placement.replacing import Place, PlaceState
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import StartAgent, StopAgent
@@ -50,7 +50,7 @@ class TrainPlaces:
         """Implements `Engine.num_hosts`."""
         return self._workers
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`. Ray Train has reserved what its ScalingConfig says."""
         return "" if ask.agents <= self._workers else f"{ask.agents} workers of Ray Train"
 

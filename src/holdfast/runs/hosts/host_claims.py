@@ -16,13 +16,13 @@ from holdfast.rundir.claims import HeldClaim, describe
 
 LOOK_S: Final = 0.5
 """How often a run that waits compares claims."""
-Wait: TypeAlias = Callable[[Callable[[], str], str], str]
+WaitForResources: TypeAlias = Callable[[Callable[[], str], str], str]
 """Repeats an attempt that has lacked something; returns what it lacks in the end, or nothing."""
 
 
 @contextmanager
 def claimed_shares(
-    job: Job, run: str, wait: Wait | None, *, is_exclusive: bool
+    job: Job, run: str, wait: WaitForResources | None, *, is_exclusive: bool
 ) -> Iterator[tuple[Share, ...]]:
     """Shares of this host for the workers of a run, claimed while the block runs.
 
@@ -62,7 +62,7 @@ def claimed_shares(
         yield tuple(_visible(claim.shares, job))
 
 
-def _begin(claim: HeldClaim, wait: Wait | None) -> None:
+def _begin(claim: HeldClaim, wait: WaitForResources | None) -> None:
     def attempt() -> str:
         return claim.begin_if_free(supply_here(os.environ), in_turn=wait is not None)
 

@@ -1,21 +1,62 @@
-"""Hosts: what a run's supervisor keeps going: its own host, a fleet, or nothing."""
+"""Hosts: agents of a run, as its supervisor sees them, and what it keeps going: its own host, a
+fleet, or nothing.
+
+    STARTING ──▶ UP ──▶ LEFT   the run is over, and the agent ended as requested
+        └─────────┴───▶ LOST   the agent is gone: the supervisor replaces the host
+
+The evidence of a loss: the exit statuses of child processes.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
-
-from holdfast.errors import HoldfastError
-from holdfast.runs.coordinator_process import CoordinatorProcess
-from holdfast.runs.hosts.host import HostHandle, HostState
-from holdfast.runs.hosts.local import LocalHosts
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
 
+    from holdfast.runs.coordinator_process import CoordinatorProcess
+
 LAST_STATE_S: Final = 5.0
 """How long after the end of an agent that left as told the run may still be said to be over."""
+
+
+class HostState(enum.Enum):
+    """State of a host in its life; see the module."""
+
+    STARTING = "starting"
+    UP = "up"
+    LEFT = "left"
+    LOST = "lost"
+
+
+class HostHandle(Protocol):
+    """One agent and its workers."""
+
+    @property
+    def name(self) -> str:
+        """The agent's name, which is never used again in the run."""
+
+    def sources(self) -> Iterable[HasFileno]:
+        """Sources that are readable when the state may have changed."""
+
+    def state(self) -> HostState:
+        """Look where the host is, and have it start workers as soon as it can.
+
+        Raises:
+            HoldfastError: It takes too long to start.
+        """
+
+    def lose(self) -> None:
+        """Note that the host is lost, and release what it held.
+
+        Raises:
+            HoldfastError: Another host would not do better, or hosts are lost too often.
+        """
+
+    def close(self) -> None:
+        """End the agent; returns when none of its workers is left."""
 
 
 class Hosts(Protocol):
@@ -43,60 +84,6 @@ class Hosts(Protocol):
 
     def close(self) -> None:
         """End the hosts; returns when nothing that they have started is left."""
-
-
-class OwnHost:
-    """The supervisor's own host. An agent that is lost takes its workers with it: the host in its
-    place has another name.
-
-    Args:
-        starter: Starts it.
-        coordinator: The run's coordinator.
-    """
-
-    def __init__(self, starter: LocalHosts, coordinator: CoordinatorProcess) -> None:
-        self._starter = starter
-        self._coordinator = coordinator
-        self._number = 0
-        self._has_begun = False
-        self._host = self._start()
-
-    @property
-    def doing(self) -> str:
-        """Implements `Hosts.doing`."""
-        return self._starter.doing
-
-    def sources(self) -> Iterable[HasFileno]:
-        """Implements `Hosts.sources`."""
-        return self._host.sources()
-
-    def have_begun(self) -> bool:
-        """Implements `Hosts.have_begun`."""
-        return self._has_begun
-
-    def replace_lost(self) -> None:
-        """Implements `Hosts.replace_lost`."""
-        state = self._host.state()
-        self._has_begun |= state is HostState.UP
-        if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
-            return
-        if state in (HostState.LEFT, HostState.LOST):
-            self._host.lose()
-            self._coordinator.report_lost(self._host.name)
-            self._host = self._start()
-
-    def are_up(self) -> bool:
-        """Implements `Hosts.are_up`."""
-        return self._host.state() is HostState.UP
-
-    def close(self) -> None:
-        """Implements `Hosts.close`."""
-        with suppress(HoldfastError):  # the run has ended as it has
-            self._host.close()
-
-    def _start(self) -> HostHandle:
-        self._number += 1
-        return self._starter.start_host(f"local-{self._number}", self._coordinator.address)
 
 
 class JoiningHosts:

@@ -51,8 +51,8 @@ from holdfast.runs.hosts.checkpoint_fetch import provide
 from holdfast.runs.hosts.collector import Collector
 from holdfast.runs.hosts.endpoint import Interface, address_towards
 from holdfast.runs.hosts.engine_pipe import begin, read_token, tell_engine
-from holdfast.runs.hosts.host import HostHandle, HostState
 from holdfast.runs.hosts.host_claims import LOOK_S, claimed_shares
+from holdfast.runs.hosts.hosts import HostHandle, HostState
 from holdfast.runs.hosts.local import LocalHost, LocalHosts
 from holdfast.runs.hosts.shipper import Cursors, Shipper, ends_of
 from holdfast.runs.process_exits import ProcessExits

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import progress_of
 from holdfast.core.placement.shares import Share
 from holdfast.core.protocol import RUN_FAILED, WorkerProgress
+from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child, Forker
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunPaths
 from holdfast.runs.hosts.endpoint import Interface
-from holdfast.runs.hosts.host import HostState
+from holdfast.runs.hosts.hosts import LAST_STATE_S, HostHandle, HostState
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.runs.run_fork_server import RunForkServer
 from holdfast.wire.worker_spec import SHARES
 
 if TYPE_CHECKING:
     from _typeshed import HasFileno
+
+    from holdfast.runs.coordinator_process import CoordinatorProcess
 
 REAP_TIMEOUT_S: Final = 1.0
 """How long the end of a fork server may come after that of an agent which has lost it."""
@@ -208,3 +211,57 @@ class LocalHosts:
     def close(self) -> None:
         """End the fork server, unless it was lent."""
         self._fork_server.close()
+
+
+class OwnHost:
+    """The supervisor's own host. An agent that is lost takes its workers with it: the host in its
+    place has another name.
+
+    Args:
+        starter: Starts it.
+        coordinator: The run's coordinator.
+    """
+
+    def __init__(self, starter: LocalHosts, coordinator: CoordinatorProcess) -> None:
+        self._starter = starter
+        self._coordinator = coordinator
+        self._number = 0
+        self._has_begun = False
+        self._host = self._start()
+
+    @property
+    def doing(self) -> str:
+        """Implements `Hosts.doing`."""
+        return self._starter.doing
+
+    def sources(self) -> Iterable[HasFileno]:
+        """Implements `Hosts.sources`."""
+        return self._host.sources()
+
+    def have_begun(self) -> bool:
+        """Implements `Hosts.have_begun`."""
+        return self._has_begun
+
+    def replace_lost(self) -> None:
+        """Implements `Hosts.replace_lost`."""
+        state = self._host.state()
+        self._has_begun |= state is HostState.UP
+        if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
+            return
+        if state in (HostState.LEFT, HostState.LOST):
+            self._host.lose()
+            self._coordinator.report_lost(self._host.name)
+            self._host = self._start()
+
+    def are_up(self) -> bool:
+        """Implements `Hosts.are_up`."""
+        return self._host.state() is HostState.UP
+
+    def close(self) -> None:
+        """Implements `Hosts.close`."""
+        with suppress(HoldfastError):  # the run has ended as it has
+            self._host.close()
+
+    def _start(self) -> HostHandle:
+        self._number += 1
+        return self._starter.start_host(f"local-{self._number}", self._coordinator.address)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.clusters.engines.command_agents import CommandAgents
-from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.host_facts import HostFacts
 from holdfast.clusters.engines.kubernetes.pods import NOISE, PYTHON, Pod, Pods
 from holdfast.clusters.engines.own_wheel import version_of_code
@@ -70,7 +70,7 @@ class KubernetesEngine:
         """Implements `Engine.num_hosts`."""
         return len(self._seen)
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""
         check = partial(self._lacks, ask=ask, version=version_of_code())
         pods = self._seen
@@ -106,7 +106,7 @@ class KubernetesEngine:
     def _words(self, pod: str, launch: Launch) -> list[str]:
         return self._pods.command(pod, PYTHON, "-m", "holdfast", *launch.arguments)
 
-    def _lacks(self, pod: Pod, ask: Ask, version: str) -> str:
+    def _lacks(self, pod: Pod, ask: ResourceRequest, version: str) -> str:
         """Words for what a pod lacks for an agent; empty if it fits."""
         if pod.lacks:
             return pod.lacks

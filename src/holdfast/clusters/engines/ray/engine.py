@@ -21,7 +21,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from holdfast.clusters.engines.engine import Ask, Launch
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.ray import cluster
 from holdfast.clusters.engines.ray.agent_actor import AgentActor
 from holdfast.core.placement.replacing import Place, PlaceState
@@ -68,7 +68,7 @@ class RayEngine:
     def __init__(self, address: str = "") -> None:
         self._has_connected = cluster.connect(address)
         self.peer = cluster.address()
-        self._ask: Ask | None = None
+        self._ask: ResourceRequest | None = None
         self._bundles: list[tuple[PlacementGroup, int]] = []
         self._placed: dict[str, _Placed] = {}
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class RayEngine:
         """Implements `Engine.num_hosts`."""
         return cluster.hosts_with({})[1]
 
-    def reserve(self, ask: Ask) -> str:
+    def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""
         self._ask = ask
         bundle = _bundle(ask)
@@ -155,7 +155,7 @@ class RayEngine:
             ray.shutdown()
         os.close(self._news)
 
-    def _free_bundle(self, ask: Ask) -> tuple[PlacementGroup, int]:
+    def _free_bundle(self, ask: ResourceRequest) -> tuple[PlacementGroup, int]:
         taken = {
             (group.id, index)
             for each in self._placed.values()
@@ -226,7 +226,7 @@ def _is_ready(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0, fetch_local=False)[0])
 
 
-def _bundle(ask: Ask) -> dict[str, float]:
+def _bundle(ask: ResourceRequest) -> dict[str, float]:
     """Needs of one agent by Ray's names; memory in bytes."""
     needs = ask.of_agent
     wanted = {"CPU": needs.cpus, "GPU": needs.gpus, "memory": needs.memory_bytes}
