@@ -110,9 +110,8 @@ class _ScriptRun:
             HoldfastError: They have not started, or not restarted.
         """
         commands = {"run": self.holdfast, "torchrun": self.torchrun}[way]()
-        least_s = (
-            MAX_REJOIN_DELAY_S if fault == "host" else 0.0
-        )  # hosts lost sooner wait to join again
+        # hosts lost sooner wait to join again
+        least_s = MAX_REJOIN_DELAY_S if fault == "host" else 0.0
         workers = len(self._ranks)
         with PeerLaunch(commands, self._folder) as launch:
             launch.wait_for_steps(FAULT_STEP, workers, START_S + least_s)
