@@ -21,11 +21,12 @@ test: $(READY) check  ## that, and every capability once with real processes
 test-all: $(READY) test  ## that, and what is dear or needs more than a container has; CI runs this
 	$(BIN)/pytest -m "full and not soak" -n 3 --dist worksteal
 
-check: $(READY)  ## format, lint, types, layers, fast tests; pre-commit runs this
+check: $(READY)  ## format, lint, types, layers, measures, fast tests; pre-commit runs this
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tests/house.py
 	$(BIN)/pytest -m "not slow and not soak" -n 2
 
 soak: $(READY)  ## all cases of the exhaustive tests, and SEEDS long runs with many faults
