@@ -1,6 +1,7 @@
 """Checkpoints for tests, made of parts that were written as workers write theirs."""
 
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 import torch
 
@@ -88,16 +89,27 @@ class Staged:
 
 @contextmanager
 def host_checkpoints(root, keep, log, store=None, code=UNKNOWN, every=0):
-    """The checkpoints of a host whose workers have staged what is in `staged`."""
-    staged, policy = Staged(root), RetentionPolicy(last=keep, every=every)
-    with closing(Arena.create(2)) as arena:
+    """The checkpoints of a host whose workers have staged what is in `staged`.
+
+    Without `keep`, nothing reads them back and deletes old ones.
+    """
+    staged = Staged(root)
+    store = store or store_in(root)
+    with closing(Arena.create(2)) as arena, ExitStack() as owned:
         arena.generation = 1
-        store = store or store_in(root)
-        with Retention(store, policy, lambda event: log_retention_event(log, event, {})) as kept:
-            found = Checkpoints(store, ATTEMPT, log, arena, staged.write, kept.request, code=code)
-            found.staged, found.arena, found.delete_old = staged, arena, kept.request
-            with found:
-                yield found
+        delete_old = nothing
+        if keep is not None:
+            policy = RetentionPolicy(last=keep, every=every)
+            report = partial(log_retention_event, log, where={})
+            delete_old = owned.enter_context(Retention(store, policy, report)).request
+        found = Checkpoints(store, ATTEMPT, log, arena, staged.write, delete_old, code=code)
+        found.staged, found.arena, found.delete_old = staged, arena, delete_old
+        with found:
+            yield found
+
+
+def nothing():
+    """Old checkpoints stay."""
 
 
 def save(root, step, flat, layout, world=2, seal=UNSEALED, code=UNKNOWN, **fields):
