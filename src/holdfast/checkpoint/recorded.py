@@ -137,13 +137,20 @@ def find_newest(
     """
     # A mount may come late: the last reason is reported if none of the looks succeeds.
     reason = ""
-    for _ in looks():
+    skipping: tuple[list[str], StoredCheckpoint | None] | None = None
+    for is_last in looks():
         try:
             prepare()
             committed = store.committed()
             missing = missing_checkpoint(store, record())
             if missing is None:
-                return committed, store.newest()
+                found = (committed, store.newest())
+                # A file that is being put back is missing for a moment: a newer checkpoint is
+                # skipped only if two looks agree that it is damaged.
+                if is_last or found == skipping or _is_newest(*found):
+                    return found
+                skipping = found
+                continue
             why = (
                 f"{store.location(names.checkpoint_name(missing.step))} is not there; it was "
                 f"committed at {missing.when}"
@@ -158,6 +165,11 @@ def find_newest(
         "checkpoint back, then resume the run. If it is lost, resume with --accept-older "
         "(accept_older=True in Python), or let a host that joins use another --run"
     )
+
+
+def _is_newest(committed: list[str], found: StoredCheckpoint | None) -> bool:
+    """True if no newer checkpoint is skipped."""
+    return not committed or (found is not None and found.name == committed[0])
 
 
 def looks() -> Iterator[bool]:
