@@ -1,4 +1,4 @@
-"""Rolled back: a run directory that lacks the newest checkpoint which its own record names.
+"""Missing checkpoint check: refuses to resume a run whose newest recorded checkpoint is gone.
 
 A checkpoint vanishes if someone deletes it, if its storage is not mounted, or if its directory is
 replaced by an older copy. To resume from an older one then would silently repeat work, or undo what
