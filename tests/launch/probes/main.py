@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from holdfast.linux.lifeline import die_with_parent
+
 
 def warm_up():
     """Nothing is to be imported."""
@@ -20,6 +22,7 @@ def main(words):
     parser.add_argument("--status", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args(words)
+    die_with_parent(options.parent)
     fds = list(Path("/proc/self/fd").iterdir())
     with os.fdopen(options.memory, "rb") as memory:
         memory.seek(0)
