@@ -277,7 +277,7 @@ def main() -> None:
         help="How slower devices are emulated; by default burn where each worker has a core, "
         "else pause.",
     )
-    parser.add_argument("--steps", type=count, default=12, help="BalanceFigures steps.")
+    parser.add_argument("--steps", type=count, default=12, help="Measured steps.")
     parser.add_argument("--rounds", type=count, default=1, help="Measurements of each system.")
     parser.add_argument("--output", type=Path, metavar="DIR", help="Directory for figures.")
     options = parser.parse_args()

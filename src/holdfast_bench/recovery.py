@@ -9,8 +9,8 @@ The arena is polled every millisecond, and the run's events are read:
     committed   all workers have committed a step that they started together after the failure
     anyone      one worker alone has committed a step; only other systems allow that
 
-Other systems are measured in the same rounds: those of `bench.peers` that are installed for the
-interpreter of `--peers-python`, and any command of `--compare`.
+Other systems are measured in the same rounds: those of `holdfast_bench.peers` that are installed
+for the interpreter of `--peers-python`, and any command of `--compare`.
 """
 
 from __future__ import annotations

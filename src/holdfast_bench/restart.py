@@ -1,13 +1,13 @@
 """From the failure of a worker of a DDP job to the next step of all restarted workers.
 
     ddp        holdfast's own job with `sync: ddp`
-    run        a plain script for torchrun (`bench.peers.peer_script`), under `holdfast run`
+    run        the script `holdfast_bench.peers.peer_script`, for torchrun, under `holdfast run`
     torchrun   the same script under torchrun, with the settings under which its restarts are
                reliable: a new store for every attempt
 
 Each run trains with two workers and writes a checkpoint every ten steps; one worker is killed at a
 random moment of a step. The time ends when both have committed a step in their new processes.
-`--hosts` measures several hosts in its place; see `bench.on_hosts.restart`.
+`--hosts` measures several hosts in its place; see `holdfast_bench.on_hosts.restart`.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def main() -> None:
         help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
     )
     parser.add_argument("--workers", type=counts, default="1,2,4", help="World sizes to measure.")
-    parser.add_argument("--steps", type=count, default=48, help="Throughput steps.")
+    parser.add_argument("--steps", type=count, default=48, help="Measured steps.")
     parser.add_argument("--rounds", type=count, default=5, help="Number of measurements.")
     options = parser.parse_args()
     unknown = set(options.workloads.split(",")) - WORKLOADS.keys()

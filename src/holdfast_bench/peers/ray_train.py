@@ -1,4 +1,4 @@
-"""The script of `bench.peers.peer_script` as Ray Train has it: workers and saves are Ray's."""
+"""The script of `holdfast_bench.peers.peer_script` in Ray Train, which has workers and saves."""
 
 from __future__ import annotations
 

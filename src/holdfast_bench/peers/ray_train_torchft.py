@@ -1,4 +1,4 @@
-"""The script of `bench.peers.torchft_ddp` in Ray Train: Ray replaces a lost replica group."""
+"""`holdfast_bench.peers.torchft_ddp` in Ray Train: Ray replaces a lost replica group."""
 
 from __future__ import annotations
 

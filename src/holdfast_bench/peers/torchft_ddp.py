@@ -1,4 +1,4 @@
-"""The script of `bench.peers.peer_script` as torchft has it: each process is a replica group.
+"""`holdfast_bench.peers.peer_script` as torchft has it: each process is a replica group.
 
 Needs TORCHFT_LIGHTHOUSE in the environment. A step is logged when torchft has committed it.
 """

@@ -5,7 +5,7 @@ Each host has one worker, which trains the adapters of a Mistral network over it
 
     measured    one host: this machine
     emulated    several hosts on this machine, at most one for each of its GPUs or cores
-    predicted   more hosts than that, by the formulas of `bench.qlora.cost` from one host's step
+    predicted   more hosts than that, from the step of one host, by `holdfast_bench.qlora.cost`
 
 The weights are random unless `--model` names a folder: neither time nor cost depends on them.
 """
