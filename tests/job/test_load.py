@@ -159,6 +159,11 @@ def test_an_unknown_job_is_refused_with_the_nearest_name():
         load("digit")
 
 
+def test_a_python_file_without_a_function_is_refused_with_an_example():
+    with pytest.raises(JobError, match=r"give train\.py:main"):
+        load("train.py")
+
+
 @pytest.mark.parametrize("text", ["- 1\n", "5", "a: [", ""])
 def test_a_file_that_is_not_a_job_is_refused(tmp_path, text):
     path = tmp_path / "job.yaml"

@@ -117,6 +117,8 @@ def source(job: str) -> YamlSource:
     if ":" in job:  # of a task, as in path/to/file.py:name
         name = re.sub(r"[^\w.-]", "-", job.rpartition(":")[2])
         return YamlSource(yaml.safe_dump({"name": name, "task": job}), job)
+    if job.endswith(".py"):
+        raise JobError(f"{job} names no function of the file; give {job}:main, for example")
     path = Path(job) if job.endswith((".yaml", ".yml")) else BUILTIN / f"{job}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
