@@ -182,8 +182,9 @@ def test_a_second_signal_ends_a_run_at_once(mark, tmp_path):
     while "once more to abort" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    status, out, _ = finish(process)
+    status, out, err = finish(process)
     assert (status, result_of(out)["error"]) == (130, "Interrupted")
+    assert "aborting" in err.splitlines()
 
 
 @pytest.mark.soak

@@ -50,7 +50,8 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
         controls.stop = True
         with suppress(OSError):  # the reader may have got the same signal
             # print may be interrupted
-            os.write(2, f"stopping {what}; once more to abort\n".encode())
+            doing = "aborting" if controls.abort else f"stopping {what}; once more to abort"
+            os.write(2, f"{doing}\n".encode())
 
     before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
