@@ -104,7 +104,8 @@ def test_a_corrupt_checkpoint_is_skipped_when_it_is_needed(chaos, reference, tmp
     ]
     refused = events_of(tmp_path / "run", "checkpoint-rejected")
     if refused:
-        assert {event["rank"] for event in refused} == {0, 1}
+        # A rank that comes late is told of the older checkpoint at once.
+        assert {event["rank"] for event in refused} <= {0, 1}
         assert {event["directory"].rpartition("/")[2] for event in refused} == {"step-00000008"}
     else:  # the coordinator had not yet verified it, and was first
         (damaged,) = events_of(tmp_path / "run", "checkpoint-corrupt")
