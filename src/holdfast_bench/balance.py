@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,19 +26,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, JobError
-from holdfast.job import load
+from holdfast.errors import JobError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn, worker_environment
-from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.hosts.placement import Placement
-from holdfast.runs.run import LaunchOptions, run
-from holdfast_bench.arguments import count, parser_of
+from holdfast.runs.run import LaunchOptions
+from holdfast_bench.arguments import add_names, add_rounds, count
 from holdfast_bench.results.figures import ratio, spread
-from holdfast_bench.unlike import peers, plots, step_log
-from holdfast_bench.unlike.cluster import Cluster, default_shards
+from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import in_rounds
+from holdfast_bench.trial import PeerLaunch, ranks, train
+from holdfast_bench.unlike import plots, step_log
+from holdfast_bench.unlike.cluster import TFLOPS, Cluster, default_shards
 from holdfast_bench.unlike.models import MODELS, Training
-from holdfast_bench.unlike.peers import PeerTraining
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
 from holdfast_bench.unlike.slowed import MODES, Mode
 from holdfast_bench.unlike.step_log import BalanceFigures, measured, plans_of
@@ -48,11 +47,13 @@ TASK: Final = "holdfast_bench.unlike.models:train"
 CLUSTERS: Final = ("1:1/2", "1:1/4", "4:2:1:1")
 DEVICES: Final = "rtx3060,rtx3050,gtx1650,gtx1650"
 QUOTA_CLUSTER: Final = "1:1/2"
-"""BalanceFigures once more with a CPU quota, where that is possible."""
+"""Cluster that is measured once more with a CPU quota, where that is possible."""
 WARM_STEPS: Final = 4
 """Steps at the start that are not counted."""
 PLAN_STEPS: Final = 16
 """The same for a system that has to find its plan."""
+PEER_TIMEOUT_S: Final = 300.0
+"""How long processes without holdfast may take."""
 BOUND = "bound"
 EVEN = "even"
 DYNAMIC = "dynamic"
@@ -91,8 +92,17 @@ def run_peers(
     even = (case.shards // workers,) * workers
     with tempfile.TemporaryDirectory() as folder:
         training = _training(case, groups, WARM_STEPS, folder)
-        counts = even if ddp else case.cluster.counts(case.shards)
-        peers.run(PeerTraining(training=training, counts=counts, ddp=ddp, merges=merges))
+        flags = {"ddp": ddp, "merges": merges}
+        commands = ranks(
+            "holdfast_bench.unlike.peers",
+            workers,
+            worker_environment(),
+            training=json.dumps(training.as_params()),
+            counts=json.dumps(even if ddp else case.cluster.counts(case.shards)),
+            **{name: True for name, is_set in flags.items() if is_set},
+        )
+        with PeerLaunch(commands, Path(folder)) as launch:
+            launch.join(PEER_TIMEOUT_S)
         return measured(step_log.read(Path(folder), workers), WARM_STEPS)
 
 
@@ -111,11 +121,9 @@ def run_holdfast(
             "shards": case.shards,
             "checkpoint": {"every_steps": 0},
         }
-        checked = load.check({**job, **keys}, where="bench")
-        with RunDirectory(Path(folder) / "run", checked, resume=False) as directory:
-            placement = Placement(profile=case.cluster.profile)
-            run(directory, LaunchOptions(forks=forks), placement=placement)
-        return measured(step_log.read(Path(folder), workers), warm_steps)
+        placement = Placement(profile=case.cluster.profile)
+        with train({**job, **keys}, LaunchOptions(forks=forks), placement=placement):
+            return measured(step_log.read(Path(folder), workers), warm_steps)
 
 
 def _training(case: Case, groups: tuple[str, ...], warm_steps: int, folder: str) -> Training:
@@ -151,21 +159,12 @@ def measure(case: Case, forks: ForkServer, rounds: int) -> dict[str, list[Balanc
     Raises:
         NoQuota: The devices are to be emulated by quotas, which is not possible here.
     """
-    runs: dict[str, list[BalanceFigures]] = {}
+    about = f"{case.cluster.name} ({case.mode}), {case.workload}"
     with ExitStack() as stack:
         groups: tuple[str, ...] = ()
         if case.mode == "quota":
             groups = stack.enter_context(limited_groups(case.factors))
-        for number in range(rounds):
-            compared = list(systems(case, groups, forks).items())
-            for name, measure_one in compared if number % 2 == 0 else reversed(compared):
-                print(
-                    f"{case.cluster.name} ({case.mode}), {case.workload}, round {number + 1}: "
-                    f"{name}",
-                    file=sys.stderr,
-                )
-                runs.setdefault(name, []).append(measure_one())
-    return {name: runs[name] for name, _ in compared}
+        return in_rounds(systems(case, groups, forks), rounds, about, alternates=True)
 
 
 def rows_of(case: Case, runs: dict[str, list[BalanceFigures]]) -> list[dict[str, Any]]:
@@ -203,9 +202,7 @@ def cases(options: argparse.Namespace) -> list[Case]:
     Raises:
         JobError: An option holds what it may not.
     """
-    workloads = options.workloads.split(",")
-    if unknown := sorted({*workloads} - MODELS.keys()):
-        raise JobError(f"no workload {', '.join(unknown)}; there are {', '.join(MODELS)}")
+    workloads = options.workloads
     if options.speeds is not None and options.cluster is not None:
         raise JobError("give --speeds or --cluster, not both")
     given = [] if options.speeds is None else [Cluster.of_speeds(options.speeds)]
@@ -256,18 +253,15 @@ def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[
     return rows
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--speeds", metavar="A:B:…", help="Speeds of the workers' devices, such as 4:2:1:1."
     )
     parser.add_argument(
-        "--cluster", metavar="NAME,…", help="Devices by name: rtx3060, rtx3050, gtx1650."
+        "--cluster", metavar="NAME,…", help=f"Devices by name: {', '.join(TFLOPS)}."
     )
-    parser.add_argument(
-        "--workloads", default=",".join(MODELS), help="Workloads, with commas: cnn, resnet18, gpt."
-    )
+    add_names(parser, "--workloads", MODELS, "Workloads to train")
     parser.add_argument(
         "--shards", type=count, help="Shards per step; by default 8 a worker or more."
     )
@@ -277,22 +271,19 @@ def main() -> None:
         help="How slower devices are emulated; by default burn where each worker has a core, "
         "else pause.",
     )
-    parser.add_argument("--steps", type=count, default=12, help="Measured steps.")
-    parser.add_argument("--rounds", type=count, default=1, help="Measurements of each system.")
+    parser.add_argument("--steps", type=count, default=12, help="Number of measured steps.")
+    add_rounds(parser, 1)
     parser.add_argument("--output", type=Path, metavar="DIR", help="Directory for figures.")
-    options = parser.parse_args()
-    os.environ.update(worker_environment())  # of the processes without holdfast
-    try:
-        chosen = cases(options)
-        if options.output:
-            options.output.mkdir(parents=True, exist_ok=True)
-        rows = run_cases(chosen, options.rounds, options.output)
-    except OSError as error:
-        parser.exit(1, f"bench balance: {error}\n")
-    except HoldfastError as error:
-        parser.exit(1, f"bench balance: {error}\n")
-    print(json.dumps({"benchmark": "balance", "rounds": options.rounds, "rows": rows}))
 
 
-if __name__ == "__main__":
-    main()
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every system in every case.
+
+    Raises:
+        JobError: The options contradict each other.
+    """
+    chosen = cases(options)
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+    rows = run_cases(chosen, options.rounds, options.output)
+    return Measured(rounds=options.rounds, rows=rows)

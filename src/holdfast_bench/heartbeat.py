@@ -7,7 +7,7 @@ in both directions, and which drops them once its host is cut off. A probe is no
 
 from __future__ import annotations
 
-import json
+import argparse
 import random
 import socket
 import sys
@@ -30,8 +30,8 @@ from holdfast.wire.join import control_address, join
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
 from holdfast.wire.token import Token
-from holdfast_bench.arguments import parser_of
 from holdfast_bench.results.figures import spread
+from holdfast_bench.results.result import Measured
 
 TIMEOUT_INTERVALS: Final = 2
 """The timeout, in intervals, as by default."""
@@ -223,22 +223,20 @@ def measure(interval_s: float, num_agents: int, seconds: float) -> dict[str, Any
     }
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("--intervals", default="0.5,1,2,5", help="Heartbeat intervals, seconds.")
     parser.add_argument("--agents", default="1,4,16", help="Numbers of agents.")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="Seconds that each row measures."
     )
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every interval with every number of agents."""
     rows = [
         measure(float(interval), int(agents), options.seconds)
         for agents in options.agents.split(",")
         for interval in options.intervals.split(",")
     ]
-    print(json.dumps({"benchmark": "heartbeat", "seconds": options.seconds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(rows=rows)

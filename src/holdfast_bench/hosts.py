@@ -5,23 +5,23 @@ The hosts are network namespaces of this machine (root and iproute2), so all sha
 
 from __future__ import annotations
 
-import json
+import argparse
 from typing import Final
 
-from holdfast_bench.arguments import count, counts, parser_of
+from holdfast.errors import JobError
+from holdfast_bench.arguments import add_names, add_rounds, counts
 from holdfast_bench.on_hosts import reduction, runs
-from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
+from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces
+from holdfast_bench.on_hosts.reduction import Row
+from holdfast_bench.results.result import Measured
+from holdfast_bench.workloads import WORKLOADS
 
 MEASURES: Final = ("reduction", "step", "recovery")
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--measure", default=",".join(MEASURES), help="What to measure: reduction, step, recovery."
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--measure", MEASURES, "What to measure")
     parser.add_argument("--hosts", type=counts, default="2,3", help="Numbers of hosts.")
     parser.add_argument(
         "--workers", type=counts, default="1,2", help="Numbers of workers of each host."
@@ -37,33 +37,28 @@ def main() -> None:
         default=UNSHAPED,
         help="Rate of each host's link, such as 1gbit; veth: not limited.",
     )
-    parser.add_argument(
-        "--workloads",
-        default="small,large",
-        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
-    )
-    parser.add_argument("--rounds", type=count, default=7, help="Number of measurements.")
-    options = parser.parse_args()
-    measures = options.measure.split(",")
-    if unknown := set(measures) - set(MEASURES):
-        parser.error(f"no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
+    add_names(parser, "--workloads", WORKLOADS, "Workloads to train", "small,large")
+    add_rounds(parser, 7)
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every number of hosts and workers.
+
+    Raises:
+        JobError: There can be no network namespaces.
+    """
     if missing := Namespaces.what_is_missing():
-        parser.error(missing)
+        raise JobError(missing)
     sizes = [each << 10 for each in options.sizes_kb]
-    workloads = options.workloads.split(",")
-    rounds = options.rounds
     rows: list[Row] = []
     for hosts in options.hosts:
         for workers in options.workers:
-            if "reduction" in measures:
-                rows += reduction.rows(hosts, workers, options.link, sizes, rounds)
-            for workload in workloads:
-                if "step" in measures:
-                    rows += runs.step_rows(hosts, workers, options.link, workload)
-                if "recovery" in measures:
-                    rows += runs.recovery_rows(hosts, workers, options.link, workload, rounds)
-    print(json.dumps({"benchmark": "hosts", "rounds": rounds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+            where = (hosts, workers, options.link)
+            if "reduction" in options.measure:
+                rows += reduction.rows(*where, sizes, options.rounds)
+            for workload in options.workloads:
+                if "step" in options.measure:
+                    rows += runs.step_rows(*where, workload)
+                if "recovery" in options.measure:
+                    rows += runs.recovery_rows(*where, workload, options.rounds)
+    return Measured(rounds=options.rounds, rows=rows)

@@ -15,6 +15,7 @@ for the interpreter of `--peers-python`, and any command of `--compare`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -28,12 +29,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, JobError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast_bench import goodput
-from holdfast_bench.arguments import count, parser_of
+from holdfast_bench.arguments import add_names, add_rounds
 from holdfast_bench.peers.systems import Peer, installed
 from holdfast_bench.results.figures import Spread, ratio, spread
+from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import attempt, in_rounds
 from holdfast_bench.trial import RUN_TIMEOUT_S, WORKERS, LiveRun, Recovery, injure
 from holdfast_bench.workloads import WORKLOADS
 
@@ -106,22 +108,15 @@ def run_peer(
     peer: Peer, python: str, workload: str, fault: str, chance: random.Random
 ) -> Recovery | None:
     """Run another system once; None if it failed."""
-    try:
-        return peer.recover(python, workload, SIGNALS[fault], chance)
-    except HoldfastError as error:
-        print(f"{peer.name} failed: {error}", file=sys.stderr)
-        return None
+    recover = partial(peer.recover, python, workload, SIGNALS[fault], chance)
+    return attempt(recover, peer.name)
 
 
 def measure(
     workload: str, fault: str, rounds: int, ways: dict[str, Callable[[], Recovery | None]]
 ) -> list[dict[str, Any]]:
     """A row per system with its times in seconds since the fault; the first one is holdfast."""
-    recoveries: dict[str, list[Recovery | None]] = {way: [] for way in ways}
-    for number in range(rounds):
-        print(f"{workload}, {fault}, round {number + 1}", file=sys.stderr)
-        for way, run in ways.items():
-            recoveries[way].append(run())
+    recoveries = in_rounds(ways, rounds, f"{workload}, {fault}")
     return [
         _row(workload, fault, way, tries, recoveries["holdfast"])
         for way, tries in recoveries.items()
@@ -171,10 +166,9 @@ def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> li
     found["holdfast"] = goodput.of_holdfast(workload, chance)
     for peer in peers if python is not None else ():
         print(f"{workload}, goodput: {peer.name}", file=sys.stderr)
-        try:
-            found[peer.name] = goodput.of_peer(peer, str(python), workload, chance)
-        except HoldfastError as error:
-            print(f"{peer.name} failed: {error}", file=sys.stderr)
+        measure_peer = partial(goodput.of_peer, peer, str(python), workload, chance)
+        if (share := attempt(measure_peer, peer.name)) is not None:
+            found[peer.name] = share
     same = {"measure": "goodput", "workload": workload, "kill_every_s": goodput.EVERY_S}
     return [
         {**same, "way": way, "kills": each.kills, "goodput": round(each.share, 3)}
@@ -182,23 +176,17 @@ def goodput_rows(workload: str, python: str | None, peers: Sequence[Peer]) -> li
     ]
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--workloads",
-        default="small,large",
-        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--workloads", WORKLOADS, "Workloads to train", "small,large")
     parser.add_argument("--fault", choices=SIGNALS, default="kill", help="Fault to inject.")
-    parser.add_argument("--rounds", type=count, default=10, help="Number of measurements.")
+    add_rounds(parser, 10)
     parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of faults.")
-    parser.add_argument(
-        "--measure", default="recovery,goodput", help="What to measure: recovery, goodput."
-    )
+    add_names(parser, "--measure", ("recovery", "goodput"), "What to measure")
     parser.add_argument(
         "--compare",
         action="append",
+        type=_named_command,
         default=[],
         metavar="NAME=COMMAND",
         help="Measure another command in the same rounds; see docs/benchmarks.md.",
@@ -208,39 +196,37 @@ def main() -> None:
         metavar="PATH",
         help="Interpreter whose torchrun, torchft and Ray Train are also measured.",
     )
-    options = parser.parse_args()
-    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
-    if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
-    if not all("=" in each for each in options.compare):
-        parser.error("--compare takes NAME=COMMAND")
-    try:
-        peers, absent = installed(options.peers_python) if options.peers_python else ([], {})
-    except JobError as error:
-        parser.error(str(error))
-    commands = dict(each.split("=", 1) for each in options.compare)
+
+
+def _named_command(text: str) -> tuple[str, str]:
+    name, equals, command = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError("--compare takes NAME=COMMAND")
+    return name, command
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every workload.
+
+    Raises:
+        JobError: The interpreter of the other systems is none, or lacks what all of them need.
+    """
+    python = options.peers_python
+    peers, absent = installed(python) if python else ([], {})
     rows = []
-    for workload in options.workloads.split(","):
+    for workload in options.workloads:
         chance = random.Random(options.seed)
         same = (workload, options.fault, chance)
         ways: dict[str, Callable[[], Recovery | None]] = {
             "holdfast": partial(run_holdfast, *same),
-            **{p.name: partial(run_peer, p, options.peers_python, *same) for p in peers},
+            **{p.name: partial(run_peer, p, python, *same) for p in peers},
             **{
                 name: partial(run_command, command.replace("{workload}", workload))
-                for name, command in commands.items()
+                for name, command in dict(options.compare).items()
             },
         }
-        if "recovery" in options.measure.split(","):
+        if "recovery" in options.measure:
             rows += measure(workload, options.fault, options.rounds, ways)
-        if "goodput" in options.measure.split(",") and options.fault == "kill":
-            rows += goodput_rows(workload, options.peers_python, peers)
-    print(
-        json.dumps(
-            {"benchmark": "recovery", "rounds": options.rounds, "absent": absent, "rows": rows}
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()
+        if "goodput" in options.measure and options.fault == "kill":
+            rows += goodput_rows(workload, python, peers)
+    return Measured(rounds=options.rounds, absent=absent, rows=rows)

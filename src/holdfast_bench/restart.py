@@ -12,7 +12,7 @@ random moment of a step. The time ends when both have committed a step in their 
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import random
 import signal
@@ -24,10 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError
-from holdfast_bench.arguments import count, parser_of
+from holdfast_bench.arguments import add_names, add_rounds, count
 from holdfast_bench.on_hosts import restart as on_hosts
 from holdfast_bench.peers import peer_script
+from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import attempt, in_rounds
 from holdfast_bench.trial import (
     FAULT_STEP,
     WORKERS,
@@ -94,40 +95,23 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
             return recover(launch, inject, RESTART_TIMEOUT_S).committed_s
 
 
-def measure(workload: str, ways: Sequence[str], rounds: int, seed: int) -> list[dict[str, Any]]:
+def measure(workload: str, rounds: int, seed: int) -> list[dict[str, Any]]:
     """One row per system."""
     chance = random.Random(seed)
-    seconds = dict[str, list[float | None]]()
-    for number in range(rounds):
-        print(f"{workload}, round {number + 1}", file=sys.stderr)
-        for way in ways:
-            seconds.setdefault(way, []).append(_once(way, workload, chance))
+    ways = {"ddp": partial(restart_ddp, workload, chance)}
+    ways |= {name: partial(restart_script, name, workload, chance) for name in LAUNCHERS}
+    attempts = {name: partial(attempt, restart, name) for name, restart in ways.items()}
+    seconds = in_rounds(attempts, rounds, workload)
     return [
         {"workload": workload, "way": way, **on_hosts.restarts(tries, seconds["torchrun"])}
         for way, tries in seconds.items()
     ]
 
 
-def _once(way: str, workload: str, chance: random.Random) -> float | None:
-    """Seconds; None if the restart failed."""
-    try:
-        if way == "ddp":
-            return restart_ddp(workload, chance)
-        return restart_script(way, workload, chance)
-    except HoldfastError as error:
-        print(f"{way} failed: {error}", file=sys.stderr)
-        return None
-
-
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--workloads",
-        default="small",
-        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
-    )
-    parser.add_argument("--rounds", type=count, default=10, help="Number of measurements.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--workloads", WORKLOADS, "Workloads to train", "small")
+    add_rounds(parser, 10)
     parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of faults.")
     parser.add_argument(
         "--hosts",
@@ -135,22 +119,17 @@ def main() -> None:
         default=1,
         help="Number of hosts; several are network namespaces (root).",
     )
-    options = parser.parse_args()
-    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
-    if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
-    ways = ["ddp", *LAUNCHERS]
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every workload, on one host or on several."""
     rows = [
         row
-        for workload in options.workloads.split(",")
+        for workload in options.workloads
         for row in (
-            measure(workload, ways, options.rounds, options.seed)
+            measure(workload, options.rounds, options.seed)
             if options.hosts == 1
             else on_hosts.rows(workload, options.hosts, options.rounds, options.seed)
         )
     ]
-    print(json.dumps({"benchmark": "restart", "rounds": options.rounds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(rounds=options.rounds, rows=rows)

@@ -1,17 +1,20 @@
 """Run one benchmark in this process: `python -m holdfast_bench.run NAME [options]`.
 
-An error of holdfast, such as a wrong job, is printed as a sentence. Measured processes use cached
-bytecode, as they do where holdfast is installed from a wheel.
+The module of a benchmark has `add_options(parser)` and `run(options)`, which returns `Measured`.
+This prints it as one JSON object. An error, such as a wrong job, is printed as a sentence. Measured
+processes use cached bytecode, as they do where holdfast is installed from a wheel.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import asdict
 from importlib import import_module
-from importlib.util import find_spec
 
 from holdfast.errors import HoldfastError
+from holdfast_bench.arguments import parser_of
 
 
 def main() -> int:
@@ -19,15 +22,18 @@ def main() -> int:
     name = sys.argv.pop(1)
     sys.argv[0] = f"holdfast bench {name}"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    place = f"holdfast_bench.{name}"
-    spec = find_spec(place)
-    is_package = spec is not None and spec.submodule_search_locations is not None
-    module = import_module(f"{place}.__main__" if is_package else place)
+    module = import_module(f"holdfast_bench.{name}")
+    if hasattr(module, "__path__"):
+        module = import_module(f"holdfast_bench.{name}.benchmark")
+    parser = parser_of(module.__doc__)
+    module.add_options(parser)
+    options = parser.parse_args()
     try:
-        module.main()
-    except HoldfastError as error:
+        measured = module.run(options)
+    except (HoldfastError, OSError) as error:
         print(f"bench {name}: {error}", file=sys.stderr)
         return 1
+    print(json.dumps(asdict(measured)))
     return 0
 
 

@@ -13,21 +13,21 @@ reach with glibc's own settings.
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError
 from holdfast.launch.spawn import worker_environment
-from holdfast_bench.arguments import count, counts, parser_of
+from holdfast_bench.arguments import add_names, add_rounds, count, counts
 from holdfast_bench.results.figures import ratio, spread
-from holdfast_bench.trial import train
+from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import in_rounds
+from holdfast_bench.trial import PeerLaunch, ranks, train
 from holdfast_bench.workloads import WORKLOADS, job_keys
 
 WARM_STEPS: Final = 8
@@ -76,32 +76,24 @@ def run_plain(
         tuned: True if they get holdfast's allocator settings.
     """
     batch = batch or WORKLOADS[workload].batch_size
-    count = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    environment = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", workload]
-        command += ["--warm-steps", str(WARM_STEPS), "--steps", str(steps)]
-        command += ["--threads", str(threads), "--batch", str(batch)]
-        command += ["--world-size", str(processes), "--store", f"{folder}/store"]
-        command += ["--ddp"] if ddp else []
-        children = [
-            subprocess.Popen(
-                [*command, "--rank", str(rank)],
-                env={**(worker_environment() if tuned else os.environ), **count},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
-        try:
-            texts = [child.communicate(timeout=RUN_TIMEOUT_S)[0] for child in children]
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-    if any(len(text.split()) != 1 + steps for text in texts):  # some fail after all is measured
-        raise HoldfastError(f"a plain process of {workload} failed; its words are above")
-    ends = [[float(end) for end in text.split()] for text in texts]
-    rate = sum(steps / (times[-1] - times[0]) for times in ends)
+        commands = ranks(
+            "holdfast_bench.peers.peer_script",
+            processes,
+            {**(worker_environment() if tuned else {}), **environment},
+            workload=workload,
+            dir=folder,
+            warm_steps=WARM_STEPS,
+            steps=steps,
+            threads=threads,
+            batch=batch,
+            **({"ddp": True} if ddp else {}),
+        )
+        with PeerLaunch(commands, Path(folder)) as launch:
+            launch.join(RUN_TIMEOUT_S)
+            counted = [launch.steps(rank)[WARM_STEPS:] for rank in range(processes)]
+    rate = sum(steps / (of_one[-1]["ended"] - of_one[0]["began"]) for of_one in counted)
     return Throughput(rate * batch, {})
 
 
@@ -145,11 +137,7 @@ def ways(workload: str, workers: int, steps: int) -> dict[str, Callable[[], Thro
 
 def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[str, Any]]:
     """One row per system."""
-    runs: dict[str, list[Throughput]] = {}
-    for number in range(rounds):
-        for way, measured in ways(workload, workers, steps).items():
-            print(f"{workload}, {workers} workers, round {number + 1}: {way}", file=sys.stderr)
-            runs.setdefault(way, []).append(measured())
+    runs = in_rounds(ways(workload, workers, steps), rounds, f"{workload}, {workers} workers")
     rates = {way: [run.samples_per_s for run in results] for way, results in runs.items()}
     best = [max(each) for each in zip(*(rates[way] for way in WITHOUT_US), strict=True)]
     return [
@@ -171,29 +159,20 @@ def measure(workload: str, workers: int, steps: int, rounds: int) -> list[dict[s
     ]
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--workloads",
-        default=",".join(WORKLOADS),
-        help="Workloads, with commas: small, large, lm, vit, vit-bf16.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--workloads", WORKLOADS, "Workloads to train")
     parser.add_argument("--workers", type=counts, default="1,2,4", help="World sizes to measure.")
-    parser.add_argument("--steps", type=count, default=48, help="Measured steps.")
-    parser.add_argument("--rounds", type=count, default=5, help="Number of measurements.")
-    options = parser.parse_args()
-    unknown = set(options.workloads.split(",")) - WORKLOADS.keys()
-    if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    parser.add_argument("--steps", type=count, default=48, help="Number of measured steps.")
+    add_rounds(parser, 5)
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every workload with every number of workers."""
     rows = [
         row
-        for workload in options.workloads.split(",")
+        for workload in options.workloads
         for workers in options.workers
         for row in measure(workload, workers, options.steps, options.rounds)
     ]
-    print(json.dumps({"benchmark": "scaling", "rounds": options.rounds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(rounds=options.rounds, rows=rows)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
-from holdfast_bench.arguments import count, parser_of
+from holdfast_bench.arguments import add_rounds
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import in_rounds
 from holdfast_bench.workloads import Small
 
 RUN_TIMEOUT_S = 300.0
@@ -23,12 +26,13 @@ RUN_TIMEOUT_S = 300.0
 
 def plain() -> float:
     """Seconds until a plain process has committed its first step."""
-    command = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", "small"]
-    command += ["--batch", str(Small.batch_size), "--steps", "1"]
-    command += ["--rank", "0", "--world-size", "1"]
-    began = time.monotonic()
-    done = subprocess.run(command, check=True, capture_output=True, timeout=RUN_TIMEOUT_S)
-    return float(done.stdout) - began
+    script = [sys.executable, "-m", "holdfast_bench.peers.peer_script", "--workload", "small"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*script, "--steps", "1", "--dir", folder]
+        began = time.monotonic()
+        subprocess.run(command, check=True, capture_output=True, timeout=RUN_TIMEOUT_S)
+        first = next(json_lines.read(Path(folder) / "rank-0.jsonl"))
+    return float(first["ended"]) - began
 
 
 def holdfast(workers: int) -> float:
@@ -50,22 +54,21 @@ def holdfast(workers: int) -> float:
     return float(first["time_unix_s"]) - began
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument("--rounds", type=count, default=7, help="Number of measurements.")
-    rounds = parser.parse_args().rounds
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_rounds(parser, 7)
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Start every way once a round."""
     ways: dict[str, Callable[[], float]] = {
         "plain process": plain,
-        "holdfast, 1 worker": lambda: holdfast(1),
-        "holdfast, 2 workers": lambda: holdfast(2),
+        "holdfast, 1 worker": partial(holdfast, 1),
+        "holdfast, 2 workers": partial(holdfast, 2),
     }
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for run in ways.values():  # warm-up: compiles modules and fills the page cache
-        run()
-    for _ in range(rounds):
-        for way, run in ways.items():
-            seconds[way].append(run())
+    for start in ways.values():  # warm-up: compiles modules and fills the page cache
+        start()
+    seconds = in_rounds(ways, options.rounds, "startup")
     rows = [
         {
             "way": way,
@@ -74,8 +77,4 @@ def main() -> None:
         }
         for way, measured in seconds.items()
     ]
-    print(json.dumps({"benchmark": "startup", "rounds": rounds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(rounds=options.rounds, rows=rows)

@@ -11,7 +11,7 @@ the weights.
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
-from holdfast_bench.arguments import parser_of
+from holdfast_bench.results.result import Measured
 from holdfast_bench.scenarios.scenario import POLICIES, Recovery
 from holdfast_bench.trial import RunRecords
 
@@ -39,7 +39,7 @@ KEYS: Final = ("workers=2", "epochs=6", "checkpoint.every_steps=10", "checkpoint
 Row = dict[str, Any]
 
 
-def run(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]:
+def train(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Row]:
     """The rows of one run."""
     name = recovery or "none"
     print(f"timeline: {name}", file=sys.stderr)
@@ -98,17 +98,16 @@ def _recovery(run_dir: Path) -> Mapping[str, Any]:
     }
 
 
-def main() -> None:
-    """Run and print one JSON object."""
-    parser_of(__doc__).parse_args()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add no option: this benchmark has none."""
+
+
+def run(options: argparse.Namespace) -> Measured:  # noqa: ARG001
+    """Train without a failure, and with each recovery."""
     with (
         tempfile.TemporaryDirectory() as folder,
         fork_server(load.load("digits", KEYS).resolved()) as forks,
     ):
         kinds: tuple[Recovery | None, ...] = (None, *POLICIES)
-        rows = [row for kind in kinds for row in run(kind, Path(folder), forks)]
-    print(json.dumps({"benchmark": "timeline", "rounds": 1, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+        rows = [row for kind in kinds for row in train(kind, Path(folder), forks)]
+    return Measured(rounds=1, rows=rows)

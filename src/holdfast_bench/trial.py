@@ -2,7 +2,7 @@
 
     train      a run of holdfast, from its start to its end
     injure     a run of holdfast in this process, which gets a fault at a random moment of a step
-    PeerLaunch the processes of any system; each rank logs its steps to `rank-N.jsonl`
+    PeerLaunch the processes of any system; each rank may log its steps to `rank-N.jsonl`
     recover    a launch, one of whose workers gets a fault
 
 A line of `rank-N.jsonl` has the process id, the step, the world size, and when the step began and
@@ -17,6 +17,7 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -35,6 +36,7 @@ from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
 from holdfast.runs.controls import Controls
+from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions, run
 from holdfast_bench.workloads import job_keys
 
@@ -47,6 +49,8 @@ AGENT_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.001
 LOG_POLL_S: Final = 0.005
 """Costs no precision: the times come from the log."""
+JOIN_POLL_S: Final = 0.25
+"""Takes no time from processes that are measured."""
 AT_WORK: Final = (
     Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.COLLECT, Phase.REDUCE, Phase.OPTIMIZER,
 )  # fmt: skip
@@ -110,7 +114,10 @@ def _lines(path: Path) -> list[Line]:
 
 @contextmanager
 def train(
-    keys: Mapping[str, Any], options: LaunchOptions | None = None, folder: Path | None = None
+    keys: Mapping[str, Any],
+    options: LaunchOptions | None = None,
+    folder: Path | None = None,
+    placement: Placement = THIS_HOST,
 ) -> Iterator[RunRecords]:
     """The records of a run that has ended; its directory is deleted afterwards.
 
@@ -118,6 +125,7 @@ def train(
         keys: Keys of the job.
         options: Options of the run.
         folder: Where the run directory is made; by default, among temporary files.
+        placement: Hosts of the run; by default this one.
 
     Raises:
         HoldfastError: The run failed.
@@ -125,7 +133,7 @@ def train(
     job = load.check(dict(keys), where="bench")
     with tempfile.TemporaryDirectory(dir=folder) as inner:
         with RunDirectory(Path(inner) / "run", job, resume=False) as directory:
-            run(directory, options or LaunchOptions())
+            run(directory, options or LaunchOptions(), placement=placement)
         yield RunRecords(Path(inner) / "run")
 
 
@@ -251,6 +259,26 @@ class ProcessSpec:
     relaunched: bool = False
 
 
+def ranks(
+    module: str, world_size: int, environment: Mapping[str, str], **options: object
+) -> list[ProcessSpec]:
+    """A process for each rank, which runs a module.
+
+    Args:
+        module: Takes `--rank` and `--world-size`.
+        world_size: Number of processes.
+        environment: Variables added to those of this process.
+        options: More options of the module; those that are True have no value.
+    """
+    words = [sys.executable, "-m", module, "--world-size", str(world_size)]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return [
+        ProcessSpec(arguments=[*words, "--rank", str(rank)], environment=environment)
+        for rank in range(world_size)
+    ]
+
+
 class PeerLaunch:
     """The processes of one run; they and all that they have started are killed at the end.
 
@@ -292,6 +320,26 @@ class PeerLaunch:
         """
         return wait_until(happened, timeout_s, LOG_POLL_S, self._relaunch)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until all processes have ended.
+
+        Raises:
+            HoldfastError: One has failed, for which the others would wait in vain, or they take
+                too long.
+        """
+
+        def have_ended() -> bool:
+            for command, process in zip(self._commands, self._processes, strict=True):
+                if process.poll():
+                    raise self._exited(command, process)
+            return all(process.returncode == 0 for process in self._processes)
+
+        if not wait_until(have_ended, timeout_s, JOIN_POLL_S):
+            raise HoldfastError(
+                f"the processes took longer than {timeout_s:.0f} s; the last line printed was: "
+                f"{self.last_line()}"
+            )
+
     def wait_for_steps(self, count: int, workers: int = WORKERS, least_s: float = 0.0) -> None:
         """Wait until each worker has logged so many steps, and for at least so many seconds.
 
@@ -326,11 +374,14 @@ class PeerLaunch:
             if process.poll() is None:
                 continue
             if not command.relaunched:
-                raise HoldfastError(
-                    f"{' '.join(command.arguments[:3])} exited with status {process.returncode}; "
-                    f"the last line printed was: {self.last_line()}"
-                )
+                raise self._exited(command, process)
             self._processes[index] = self._start(command)
+
+    def _exited(self, command: ProcessSpec, process: subprocess.Popen[bytes]) -> HoldfastError:
+        return HoldfastError(
+            f"{' '.join(command.arguments[:3])} exited with status {process.returncode}; "
+            f"the last line printed was: {self.last_line()}"
+        )
 
     def _start(self, command: ProcessSpec) -> subprocess.Popen[bytes]:
         with (self._directory / OUTPUT).open("ab") as output:

@@ -79,7 +79,15 @@ def test_the_largest_of_more_is_larger():
 @pytest.mark.soak
 def test_hosts_are_emulated_and_predicted():
     options = ["--hosts", "1,2", "--scaling", "weak", "--compute-s", "0.2", "--steps", "3"]
-    command = [sys.executable, "-m", "holdfast_bench.emulate", "--parameters", "100000", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast_bench.run",
+        "emulate",
+        "--parameters",
+        "100000",
+        *options,
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]

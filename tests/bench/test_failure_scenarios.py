@@ -66,7 +66,8 @@ def test_a_scenario_runs_with_both_recoveries():
     command = [
         sys.executable,
         "-m",
-        "holdfast_bench.scenarios",
+        "holdfast_bench.run",
+        "scenarios",
         "--scenarios",
         "checkpoint-damaged",
     ]

@@ -8,10 +8,8 @@ past the page cache.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,14 +25,15 @@ from holdfast.checkpoint import parts
 from holdfast.checkpoint.reader import load_state
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
-from holdfast.job import load
 from holdfast.launch.fork_client import ForkServer
-from holdfast.rundir.run_directory import RunDirectory
-from holdfast.runs.run import LaunchOptions, run
+from holdfast.runs.run import LaunchOptions
 from holdfast_bench.checkpoint.disk import forget, raw_block, read_raw
 from holdfast_bench.checkpoint.savers import State, load_into, saver_of
 from holdfast_bench.checkpoint.state_task import state_job
+from holdfast_bench.peers.peer_script import join_group
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.rounds import in_rounds
+from holdfast_bench.trial import train
 
 RAW: Final = ("read", "direct read")
 OURS: Final = "holdfast"
@@ -90,13 +89,16 @@ def rows(folder: Path, forks: ForkServer, state_mb: int, rounds: int) -> list[di
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         stack.enter_context(_lone_group(scratch))
         block = stack.enter_context(raw_block())
-        stored = _write(scratch / "run", forks, state_mb)
+        keys = state_job(state_mb)
+        records = stack.enter_context(train(keys, LaunchOptions(forks=forks), scratch))
+        stored = _loaded(records.run_dir)
         ways: _Ways = {raw: partial(stored.read_raw, block, direct=raw != "read") for raw in RAW}
         ways[OURS] = stored.load
         for system in PEERS:
             saver_of(system)(stored.state, scratch / system)
             ways[system] = partial(load_into, system, scratch / system, stored.state)
-        taken = _measure(scratch, stored, ways, rounds)
+        loads = {way: partial(_load, scratch, stored, way, load) for way, load in ways.items()}
+        taken = in_rounds(loads, rounds, "loading", alternates=True)
     floor = [min(each) for each in zip(*(taken[raw] for raw in RAW), strict=True)]
     return [
         {
@@ -112,11 +114,8 @@ def rows(folder: Path, forks: ForkServer, state_mb: int, rounds: int) -> list[di
     ]
 
 
-def _write(run_dir: Path, forks: ForkServer, state_mb: int) -> _Stored:
-    """Have a run write a checkpoint, and load it."""
-    job = load.check(state_job(state_mb), where="bench")
-    with RunDirectory(run_dir, job, resume=False) as directory:
-        run(directory, LaunchOptions(forks=forks))
+def _loaded(run_dir: Path) -> _Stored:
+    """Load the only checkpoint of a run."""
     store = CheckpointStore.of_run(run_dir)
     (name,) = store.committed()
     layout = store.manifest(name).layout
@@ -126,29 +125,28 @@ def _write(run_dir: Path, forks: ForkServer, state_mb: int) -> _Stored:
     return stored
 
 
-def _measure(scratch: Path, stored: _Stored, ways: _Ways, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each system in each round."""
+def _load(scratch: Path, stored: _Stored, system: str, load: Callable[[], object]) -> float:
+    """Seconds that a system loads for.
+
+    Raises:
+        HoldfastError: It has loaded something else.
+    """
     expected = stored.digest
-    taken: dict[str, list[float]] = defaultdict(list)
-    for number in range(rounds):
-        for system in ways if number % 2 == 0 else reversed(ways):
-            print(f"loading, round {number + 1}: {system}", file=sys.stderr)
-            if system not in RAW:
-                stored.flat.zero_()
-            forget(scratch)
-            began = time.perf_counter()
-            ways[system]()
-            taken[system].append(time.perf_counter() - began)
-            if stored.digest != expected:
-                raise HoldfastError(f"{system} has loaded another state than was saved")
-    return {system: taken[system] for system in ways}
+    if system not in RAW:
+        stored.flat.zero_()
+    forget(scratch)
+    began = time.perf_counter()
+    load()
+    seconds = time.perf_counter() - began
+    if stored.digest != expected:
+        raise HoldfastError(f"{system} has loaded another state than was saved")
+    return seconds
 
 
 @contextmanager
 def _lone_group(folder: Path) -> Iterator[None]:
     """A process group of this process alone, which DCP needs to save."""
-    store = (folder / "store").absolute().as_uri()
-    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    join_group(folder, 0, 1)
     try:
         yield
     finally:

@@ -6,18 +6,18 @@ written to the disk. How often a snapshot is taken is decided by the run.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast_bench.checkpoint.runs import WindowRunner
 from holdfast_bench.checkpoint.window import NEVER, SaveSchedule
 from holdfast_bench.results.figures import spread
+from holdfast_bench.rounds import in_rounds
 
 STEPS: Final = 60
 """Measured steps of a run: enough for several snapshots."""
-_KEPT: Final = {False: "off", True: "auto"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,11 @@ def row(runner: WindowRunner, rounds: int) -> dict[str, Any]:
     Raises:
         HoldfastError: A run failed, or took no snapshot.
     """
-    without = list[_SnapshotCost]()
-    kept = list[_SnapshotCost]()
-    for number in range(rounds):
-        where = f"{runner.workload}, {runner.workers} workers, round {number + 1}"
-        for keeps in (False, True) if number % 2 == 0 else (True, False):
-            print(f"{where}: snapshots {_KEPT[keeps]}", file=sys.stderr)
-            (kept if keeps else without).append(_measured(runner, _KEPT[keeps]))
-    pairs = zip(kept, without, strict=True)
-    stalls_ms = [1e3 * stall for each in kept for stall in each.stalls_s]
+    ways = {kept: partial(_measured, runner, kept) for kept in ("off", "auto")}
+    about = f"{runner.workload}, {runner.workers} workers, snapshots"
+    runs = in_rounds(ways, rounds, about, alternates=True)
+    pairs = zip(runs["auto"], runs["off"], strict=True)
+    stalls_ms = [1e3 * stall for each in runs["auto"] for stall in each.stalls_s]
     if not stalls_ms:
         raise HoldfastError(f"{runner.workload} took no snapshot in {rounds} runs of {STEPS} steps")
     return {

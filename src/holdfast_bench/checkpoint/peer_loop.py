@@ -25,7 +25,7 @@ from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.savers import PendingSave, load_into, saver_of
 from holdfast_bench.checkpoint.systems import PEERS
 from holdfast_bench.checkpoint.window import WARM_STEPS, Save, SaveSchedule, Window
-from holdfast_bench.peers.peer_script import state_of, train_step
+from holdfast_bench.peers.peer_script import join_group, state_of, train_step
 from holdfast_bench.workloads import WORKLOADS
 
 NUM_PATHS: Final = 2
@@ -162,12 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.result.parent
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=(folder / "store").absolute().as_uri(),
-        rank=options.rank,
-        world_size=options.world_size,
-    )
+    join_group(folder, options.rank, options.world_size)
     loop = _Loop(options.workload, options.system, folder)
     for _ in range(WARM_STEPS):
         loop.train()
@@ -180,7 +175,6 @@ def main() -> None:
     if options.rank == 0:
         text = json.dumps([asdict(window) for window in windows])
         replace_synced(options.result, text.encode())
-    dist.barrier()
     os._exit(0)  # DCP's process would hold up the exit
 
 

@@ -7,7 +7,6 @@ periods, which favors the peers: what varies from process to process is in each 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,13 @@ from typing import Any, Final
 
 from holdfast.checkpoint.exports.weights import read_checkpoint
 from holdfast.checkpoint.find import find_checkpoint
-from holdfast.errors import HoldfastError
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import worker_environment
 from holdfast.runs.run import LaunchOptions
 from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.systems import OURS
 from holdfast_bench.checkpoint.window import NEVER, Save, SaveSchedule, Window
-from holdfast_bench.trial import PeerLaunch, ProcessSpec, RunRecords, train
+from holdfast_bench.trial import PeerLaunch, RunRecords, ranks, train
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 600.0
@@ -87,20 +85,18 @@ class WindowRunner:
         """One launch of a peer's processes."""
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             result = Path(folder) / "windows.json"
-            command = [sys.executable, "-m", "holdfast_bench.checkpoint.peer_loop"]
-            command += ["--workload", self.workload, "--system", system, "--result", str(result)]
-            command += ["--every", json.dumps([schedule.every for schedule in schedules])]
-            command += ["--steps", str(schedules[0].least_steps)]
-            command += ["--world-size", str(self.workers)]
-            ranks = [
-                ProcessSpec(
-                    arguments=[*command, "--rank", str(rank)], environment=worker_environment()
-                )
-                for rank in range(self.workers)
-            ]
-            with PeerLaunch(ranks, Path(folder)) as launch:
-                if not launch.wait(result.exists, TIMEOUT_S):
-                    raise HoldfastError(f"{system} took longer than {TIMEOUT_S:.0f} s")
+            commands = ranks(
+                "holdfast_bench.checkpoint.peer_loop",
+                self.workers,
+                worker_environment(),
+                workload=self.workload,
+                system=system,
+                result=result,
+                every=json.dumps([schedule.every for schedule in schedules]),
+                steps=schedules[0].least_steps,
+            )
+            with PeerLaunch(commands, Path(folder)) as launch:
+                launch.join(TIMEOUT_S)
             windows: list[dict[str, Any]] = json.loads(result.read_bytes())
         return [
             Window(

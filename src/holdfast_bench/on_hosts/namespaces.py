@@ -12,14 +12,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from holdfast.errors import HoldfastError
 
 NET = "10.77.0"
+UNSHAPED = "veth"
+"""A link whose rate is not limited."""
 NOWHERE = "02:00:00:00:00:01"
 """The hardware address of no host."""
 _ENTER = (
@@ -188,6 +190,28 @@ class Namespaces:
 
     def _output(self, number: int) -> Path:
         return self.disk(number).with_suffix(".out")
+
+
+@contextmanager
+def namespaces(folder: Path, count: int, link: str = UNSHAPED) -> Iterator[Namespaces]:
+    """Make hosts, and remove them at the end.
+
+    Args:
+        folder: Holds their disks.
+        count: How many.
+        link: The rate of each host's link, such as `1gbit`; or UNSHAPED.
+
+    Raises:
+        HoldfastError: The machine does not allow it.
+    """
+    made = Namespaces(folder / "disk", count)
+    try:
+        made.up()
+        for number in made.numbers if link != UNSHAPED else ():
+            made.slow(number, link)
+        yield made
+    finally:
+        made.down()
 
 
 def _ip(*words: str) -> None:

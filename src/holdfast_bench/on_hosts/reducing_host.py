@@ -1,7 +1,7 @@
 """One host of `reduction`: its workers reduce a gradient with those of the other hosts.
 
 Every worker measures all systems in turn, repetition by repetition, in one process. The first rank
-prints how long each repetition took for the slowest worker.
+writes how long each repetition took for the slowest worker.
 
     holdfast        the exact reduction: every block is added along the tree
     holdfast, TLS   the same, encrypted
@@ -50,6 +50,8 @@ MAX_LOOPS: Final = 100
 _KEY: Final = b"k" * 32
 _STREAM_PORT: Final = 29700
 _ROOT: Final = -1
+TAKEN: Final = "taken.json"
+"""The file for the seconds of each system."""
 
 System = Callable[[], None]
 
@@ -257,7 +259,7 @@ def _shared(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def main() -> None:
-    """Measure one size; the first rank prints one JSON object."""
+    """Measure one size; the first rank writes one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", type=int, required=True)
     parser.add_argument("--hosts", type=int, required=True)
@@ -278,7 +280,8 @@ def main() -> None:
     for child in children:
         os.waitpid(child, 0)
     if first == 0:
-        print(json.dumps(taken))
+        (options.folder / TAKEN).write_text(json.dumps(taken), encoding="utf-8")
+    os._exit(0)  # gloo may abort a process at its end
 
 
 def _work(

@@ -7,7 +7,6 @@ systems take turns, repetition by repetition; `reducing_host` says what they are
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,17 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.coordinator.authority import Authority
-from holdfast.errors import HoldfastError
 from holdfast.launch.spawn import worker_environment
 from holdfast.wire.tls import Role
-from holdfast_bench.on_hosts.namespaces import NET, Namespaces
+from holdfast_bench.on_hosts.namespaces import NET, UNSHAPED, Namespaces, namespaces
+from holdfast_bench.on_hosts.reducing_host import TAKEN
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.trial import PeerLaunch, ProcessSpec
 
 Row = dict[str, Any]
 TIMEOUT_S: Final = 600.0
-NUM_SYSTEMS: Final = 3
-"""Systems that every host measures."""
-UNSHAPED: Final = "veth"
 
 
 def measure(
@@ -43,16 +40,11 @@ def measure(
     Raises:
         HoldfastError: A host failed, or took too long.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        made = Namespaces(Path(folder) / "disk", hosts)
-        try:
-            made.up()
-            if link != UNSHAPED:
-                for number in made.numbers:
-                    made.slow(number, link)
-            return _run(made, Path(folder), workers, size, repetitions, is_shaped=link != UNSHAPED)
-        finally:
-            made.down()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        namespaces(Path(folder), hosts, link) as made,
+    ):
+        return _run(made, Path(folder), workers, size, repetitions, is_shaped=link != UNSHAPED)
 
 
 def _run(
@@ -72,33 +64,20 @@ def _run(
     for number in made.numbers:
         credentials = authority.issue(made.name(number), Role.DATA).model_dump_json()
         (folder / f"host-{number - 1}.json").write_text(credentials, encoding="ascii")
-    outputs = [folder / f"host-{number}.out" for number in made.numbers]
-    started = []
-    for number, path in zip(made.numbers, outputs, strict=True):
-        own = ["--host", number - 1, "--address", made.address(number)]
-        command = [sys.executable, "-m", "holdfast_bench.on_hosts.reducing_host", *words, *own]
-        with path.open("wb") as output:
-            started.append(
-                made.run(number, *command, output=output, environment=worker_environment())
-            )
-    try:
-        statuses = [each.wait(TIMEOUT_S) for each in started]
-    except subprocess.TimeoutExpired:
-        raise HoldfastError(f"the hosts took longer than {TIMEOUT_S:.0f} s") from None
-    texts = [path.read_text(errors="replace") for path in outputs]
-    taken = _printed(texts[0])
-    if taken is None or (any(statuses) and len(taken) < NUM_SYSTEMS):
-        raise HoldfastError(f"a host failed:\n{''.join(texts)}")
-    return taken  # gloo may abort a process at its end, after all is measured
-
-
-def _printed(text: str) -> dict[str, list[float]] | None:
-    """Measurements of a host, by system."""
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            taken: dict[str, list[float]] = json.loads(line)
-            return taken
-    return None
+    program = [sys.executable, "-m", "holdfast_bench.on_hosts.reducing_host", *words]
+    commands = [
+        ProcessSpec(
+            arguments=made.command(
+                number, *program, "--host", number - 1, "--address", made.address(number)
+            ),
+            environment=worker_environment(),
+        )
+        for number in made.numbers
+    ]
+    with PeerLaunch(commands, folder) as launch:
+        launch.join(TIMEOUT_S)
+    taken: dict[str, list[float]] = json.loads((folder / TAKEN).read_text(encoding="utf-8"))
+    return taken
 
 
 def rows(hosts: int, workers: int, link: str, sizes: Sequence[int], repetitions: int) -> list[Row]:

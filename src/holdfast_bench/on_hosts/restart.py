@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.core.placement.replacing import MAX_REJOIN_DELAY_S
-from holdfast.errors import HoldfastError
 from holdfast.launch.control import name_of
-from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.namespaces import Namespaces, namespaces
 from holdfast_bench.peers import peer_script
 from holdfast_bench.results.figures import ratio, spread
+from holdfast_bench.rounds import attempt, in_rounds
 from holdfast_bench.trial import FAULT_STEP, Injury, PeerLaunch, ProcessSpec, recover
 
 WORKERS_PER_HOST: Final = 2
@@ -165,33 +165,28 @@ def rows(workload: str, num_hosts: int, rounds: int, seed: int) -> list[Row]:
 def _rows_of(
     fault: str, workload: str, num_hosts: int, rounds: int, chance: random.Random
 ) -> list[Row]:
-    seconds: dict[str, list[float | None]] = {"run": [], "torchrun": []}
-    for number in range(rounds):
-        for way, tries in seconds.items():
-            tries.append(_once(way, fault, workload, num_hosts, chance))
-            print(f"{workload}, {fault}, round {number + 1}, {way}: {tries[-1]} s", file=sys.stderr)
+    ways = {
+        way: partial(attempt, partial(_once, way, fault, workload, num_hosts, chance), way)
+        for way in ("run", "torchrun")
+    }
+    seconds = in_rounds(ways, rounds, f"{workload}, {fault}")
     return [
         {"fault": fault, "way": way, **restarts(tries, seconds["torchrun"])}
         for way, tries in seconds.items()
     ]
 
 
-def _once(
-    way: str, fault: str, workload: str, num_hosts: int, chance: random.Random
-) -> float | None:
-    """Seconds; None if the restart failed."""
+def _once(way: str, fault: str, workload: str, num_hosts: int, chance: random.Random) -> float:
+    """Seconds that one restart took.
+
+    Raises:
+        HoldfastError: It failed.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         shared = Path(folder) / "shared"
         shared.mkdir()
-        hosts = Namespaces(Path(folder) / "disk", num_hosts)
-        try:
-            hosts.up()
+        with namespaces(Path(folder), num_hosts) as hosts:
             return _ScriptRun(hosts, shared, workload).restart_s(way, fault, chance)
-        except HoldfastError as error:
-            print(f"{way} failed: {error}", file=sys.stderr)
-            return None
-        finally:
-            hosts.down()
 
 
 def restarts(tries: Sequence[float | None], others: Sequence[float | None]) -> Row:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,8 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.rundir.run_directory import RESULT, TOKEN
 from holdfast.runs.run import LaunchOptions
-from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.on_hosts.reduction import UNSHAPED, Row
+from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces, namespaces
+from holdfast_bench.on_hosts.reduction import Row
 from holdfast_bench.results.figures import spread
 from holdfast_bench.trial import RunRecords, wait_until
 from holdfast_bench.workloads import job_keys
@@ -116,19 +116,12 @@ def running(
     Raises:
         HoldfastError: The machine has no network namespaces.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        made = Namespaces(Path(folder) / "disk", hosts)
-        try:
-            made.up()
-            for number in made.numbers if link != UNSHAPED else ():
-                made.slow(number, link)
-            run = HostsRun(made, Path(folder), {**keys, "workers": hosts * workers}, network)
-            try:
-                yield run
-            finally:
-                run.close()
-        finally:
-            made.down()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        namespaces(Path(folder), hosts, link) as made,
+        closing(HostsRun(made, Path(folder), {**keys, "workers": hosts * workers}, network)) as run,
+    ):
+        yield run
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """A plain script as people write it for torchrun, under stock DDP on gloo.
 
-With `--dir` it trains until it is killed, writes a checkpoint every ten steps, and logs its steps
-as `bench.trial` reads them. With `--steps` it prints when each step ended, in seconds of the
-machine's monotonic clock: processes with a store meet after their warm-up, which is not counted,
-and first print when they continued, so all are measured from the same moment.
+It logs its steps as `bench.trial` reads them. It trains until it is killed and writes a checkpoint
+every ten steps; with `--steps` it trains so many and writes none. With `--world-size` processes
+meet after their warm-up, which is not counted, so all are measured from the same moment.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # its stubs leave it out
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.rundir.json_lines import JsonLines
@@ -33,22 +33,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rank", type=int)
+    parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world-size", type=int)
-    parser.add_argument("--store", help="File where processes meet; by default they do not.")
     parser.add_argument("--ddp", action="store_true", help="Train with DDP.")
     options = parser.parse_args()
     if options.steps is None:
         train_until_killed(WORKLOADS[options.workload](), options.dir)
     else:
-        print(" ".join(f"{end:.6f}" for end in time_steps(options)))
+        train_steps(options)
 
 
 def option_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser of the options that every such script has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--dir", type=Path, required=True)
     return parser
 
 
@@ -71,32 +70,32 @@ def train_until_killed(workload: Workload, folder: Path) -> None:
                 save(checkpoint, model.module, optimizer, step)
 
 
-def time_steps(options: argparse.Namespace) -> list[float]:
-    """Train some steps; returns when each ended."""
+def train_steps(options: argparse.Namespace) -> None:
+    """Train some steps."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     workload = WORKLOADS[options.workload]()
     model = workload.model()
-    if options.store:
-        dist.init_process_group(
-            "gloo",
-            init_method=Path(options.store).as_uri(),
-            rank=options.rank,
-            world_size=options.world_size,
-        )
+    if options.world_size:
+        join_group(options.dir, options.rank, options.world_size)
     if options.ddp:
         model = DistributedDataParallel(model)
     optimizer = workload.optimizer(model.parameters())
-    ends = list[float]()
-    for step in range(options.warm_steps + options.steps):
-        if options.store and step == options.warm_steps:
-            dist.barrier()
-            ends = [time.monotonic()]
-        train_step(workload, model, optimizer, options.rank, step, options.batch)
-        ends.append(time.monotonic())
-    if options.store:
-        dist.destroy_process_group()
-    return ends
+    with JsonLines(options.dir / f"rank-{options.rank}.jsonl") as log:
+        for step in range(options.warm_steps + options.steps):
+            if options.world_size and step == options.warm_steps:
+                dist.barrier()
+            began = time.monotonic()
+            train_step(workload, model, optimizer, options.rank, step, options.batch)
+            log_step(log, step + 1, options.world_size, began)
+    os._exit(0)  # gloo may abort a process at its end
+
+
+def join_group(folder: Path, rank: int, world_size: int) -> FileStore:
+    """Join a process group on gloo whose processes meet through a file; returns its store."""
+    store = FileStore(str(folder / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    return store
 
 
 def train_step(
@@ -117,7 +116,7 @@ def train_step(
     loss.item()
 
 
-def log_step(log: JsonLines, step: int, world: int, began: float) -> None:
+def log_step(log: JsonLines, step: int, world: int | None, began: float) -> None:
     """Log that a step is done."""
     log.write(pid=os.getpid(), step=step, world=world, began=began, ended=time.monotonic())
 

@@ -39,9 +39,7 @@ def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Re
         benchmark=name,
         options=tuple(options),
         conditions=watch.conditions(),
-        rounds=printed.get("rounds"),
-        absent=printed.get("absent", {}),
-        rows=tuple(printed["rows"]),
+        **printed,
     )
 
 

@@ -7,6 +7,8 @@ says what was measured, a measured number, or the spread of several measurements
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,6 +18,15 @@ from holdfast.errors import JobError
 from holdfast_bench.results.conditions import Conditions
 
 FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Measurements of the module of a benchmark; see `Result`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    rounds: int | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 class Result(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import RECOVERIES, RESULT
-from holdfast_bench.on_hosts.reduction import UNSHAPED
+from holdfast_bench.on_hosts.namespaces import UNSHAPED
 from holdfast_bench.on_hosts.runs import running
 from holdfast_bench.scenarios.scenario import CUT_STEP, Outcome, outcome
 

@@ -1,6 +1,6 @@
 """Catalogue: every benchmark, with what its rows mean.
 
-A new benchmark is a module `holdfast_bench.NAME` that prints one JSON object, and an entry here.
+A new benchmark is a module `holdfast_bench.NAME` with `add_options` and `run`, and an entry here.
 """
 
 from __future__ import annotations

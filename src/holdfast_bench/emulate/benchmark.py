@@ -15,12 +15,12 @@ hosts with cores of their own. Each measured size is also predicted from all oth
 
 from __future__ import annotations
 
-import json
+import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.linux.supply import usable_cores
-from holdfast_bench.arguments import count, counts, parser_of
+from holdfast_bench.arguments import add_names, count, counts
 from holdfast_bench.emulate.model import (
     Sample,
     TimeModel,
@@ -31,6 +31,7 @@ from holdfast_bench.emulate.model import (
 from holdfast_bench.emulate.runs import Setup, measure
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.results.figures import spread
+from holdfast_bench.results.result import Measured
 
 LARGEST: Final = 1024
 SCALINGS: Final = ("weak", "strong")
@@ -123,15 +124,12 @@ def _batches(scaling: str, hosts: int) -> int:
     return hosts if scaling == "weak" else 1
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = parser_of(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--hosts", type=counts, default="1,2,4,8,16", help="Numbers of emulated hosts."
     )
-    parser.add_argument(
-        "--scaling", default=",".join(SCALINGS), help="Kinds of scaling: weak, strong."
-    )
+    add_names(parser, "--scaling", SCALINGS, "Kinds of scaling")
     parser.add_argument(
         "--parameters", type=count, default=13_631_488, help="Number of trained parameters."
     )
@@ -150,9 +148,10 @@ def main() -> None:
     parser.add_argument(
         "--network", choices=("tls", "trusted"), default="tls", help="The key of the job."
     )
-    options = parser.parse_args()
-    if unknown := set(options.scaling.split(",")) - set(SCALINGS):
-        parser.error(f"no scaling {', '.join(sorted(unknown))}; there are {', '.join(SCALINGS)}")
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every number of hosts, and predict larger ones."""
     setup = Setup(
         parameters=options.parameters,
         dtype=options.dtype,
@@ -164,8 +163,7 @@ def main() -> None:
     )
     sizes = sorted({1, *options.hosts})
     found = {
-        scaling: [measure(setup, hosts, scaling) for hosts in sizes]
-        for scaling in options.scaling.split(",")
+        scaling: [measure(setup, hosts, scaling) for hosts in sizes] for scaling in options.scaling
     }
     every = [sample for measured in found.values() for sample, _ in measured]
     model = fit(every, setup.size_bytes, setup.link_bytes_per_s)
@@ -175,8 +173,4 @@ def main() -> None:
         rows += predicted_rows(setup, scaling, measured[0][0], model)
     missing = Namespaces.what_is_missing()
     absent = {"links: hosts are workers of one host": missing} if missing else {}
-    print(json.dumps({"benchmark": "emulate", "absent": absent, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(absent=absent, rows=rows)

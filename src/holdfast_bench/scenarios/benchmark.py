@@ -7,7 +7,7 @@ a run without a fault, bit for bit.
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -27,8 +27,9 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, RECOVERIES
 from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
-from holdfast_bench.arguments import parser_of
+from holdfast_bench.arguments import add_names
 from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.results.result import Measured
 from holdfast_bench.scenarios import on_hosts
 from holdfast_bench.scenarios.scenario import (
     CHECKPOINT_EVERY,
@@ -111,22 +112,16 @@ def measure(scenarios: list[Scenario], folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Run them and print one JSON object."""
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--scenarios", default=",".join(NAMES), help=f"Scenarios, with commas: {', '.join(NAMES)}."
-    )
-    options = parser.parse_args()
-    if unknown := set(options.scenarios.split(",")) - set(NAMES):
-        parser.error(f"no scenario {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    chosen = [each for each in SCENARIOS if each.name in options.scenarios.split(",")]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--scenarios", NAMES, "Scenarios to run")
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Run the scenarios that this machine can run."""
+    chosen = [each for each in SCENARIOS if each.name in options.scenarios]
     missing = Namespaces.what_is_missing()
     absent = {each.name: missing for each in chosen if each.hosts > 1 and missing}
     with tempfile.TemporaryDirectory() as folder:
         rows = measure([each for each in chosen if each.name not in absent], Path(folder))
-    print(json.dumps({"benchmark": "scenarios", "absent": absent, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return Measured(absent=absent, rows=rows)

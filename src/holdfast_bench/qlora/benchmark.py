@@ -13,15 +13,15 @@ The weights are random unless `--model` names a folder: neither time nor cost de
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from holdfast.errors import JobError
 from holdfast.linux.supply import usable_cores
-from holdfast_bench.arguments import count, counts, parser_of
+from holdfast_bench.arguments import add_rounds, count, counts
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link, recommend
 from holdfast_bench.qlora.jobs import SIZES, Setup
@@ -37,6 +37,7 @@ from holdfast_bench.qlora.rows import (
     with_bill,
 )
 from holdfast_bench.qlora.runs import HostTimes, run_on
+from holdfast_bench.results.result import Measured
 
 
 def measure(
@@ -79,45 +80,8 @@ def rows(
     ]
 
 
-def main() -> None:
-    """Measure and print one JSON object."""
-    parser = _parser()
-    options = parser.parse_args()
-    config = options.model and options.model / "config.json"
-    if config and not config.is_file():  # before it measures anything
-        parser.error(f"--model: {config}: No such file or directory; name a model folder")
-    sizes = sorted({1, *options.hosts})
-    setup = Setup(
-        size=options.size or ("7b" if torch.cuda.is_available() else "small"),
-        folder=options.model,
-        batch=options.batch_size,
-        length=options.seq_length,
-        steps=options.max_steps,
-        rank=options.lora_rank,
-    )
-    link = Link(bytes_per_s=options.link_gbit * 1e9 / 8, latency_s=options.latency_us / 1e6)
-    order = Order(
-        samples=options.samples,
-        price=options.price,
-        deadline_h=options.deadline,
-        budget=options.budget,
-    )
-    found = measure(setup, link, sizes, options.rounds)
-    missing = Namespaces.what_is_missing() if any(hosts > 1 for hosts in found) else ""
-    print(
-        json.dumps(
-            {
-                "benchmark": "qlora",
-                "rounds": options.rounds,
-                "absent": {"hosts, which are workers of one host": missing} if missing else {},
-                "rows": rows(setup, link, order, sizes, found, options.write),
-            }
-        )
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument(
         "--hosts",
         type=counts,
@@ -144,12 +108,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, help="What the job may cost.")
     parser.add_argument("--link-gbit", type=float, default=10.0, help="Rate of each host's link.")
     parser.add_argument("--latency-us", type=float, default=50.0, help="Latency of a message.")
-    parser.add_argument("--rounds", type=count, default=1, help="Number of measurements.")
+    add_rounds(parser, 1)
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="Job file for the recommended hosts."
     )
-    return parser
 
 
-if __name__ == "__main__":
-    main()
+def run(options: argparse.Namespace) -> Measured:
+    """Measure the numbers of hosts that this machine can emulate, and predict the others.
+
+    Raises:
+        JobError: The model's folder is none.
+    """
+    config = options.model and options.model / "config.json"
+    if config and not config.is_file():  # before it measures anything
+        raise JobError(f"--model: {config}: No such file or directory; name a model folder")
+    sizes = sorted({1, *options.hosts})
+    setup = Setup(
+        size=options.size or ("7b" if torch.cuda.is_available() else "small"),
+        folder=options.model,
+        batch=options.batch_size,
+        length=options.seq_length,
+        steps=options.max_steps,
+        rank=options.lora_rank,
+    )
+    link = Link(bytes_per_s=options.link_gbit * 1e9 / 8, latency_s=options.latency_us / 1e6)
+    order = Order(
+        samples=options.samples,
+        price=options.price,
+        deadline_h=options.deadline,
+        budget=options.budget,
+    )
+    found = measure(setup, link, sizes, options.rounds)
+    missing = Namespaces.what_is_missing() if any(hosts > 1 for hosts in found) else ""
+    return Measured(
+        rounds=options.rounds,
+        absent={"hosts, which are workers of one host": missing} if missing else {},
+        rows=rows(setup, link, order, sizes, found, options.write),
+    )
