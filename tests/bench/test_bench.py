@@ -14,7 +14,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from conftest import needs_library, wait_until
+from conftest import wait_until
 from holdfast_bench import recovery
 from holdfast_bench.on_hosts.namespaces import Namespaces
 
@@ -66,34 +66,11 @@ def is_alive(pid):
     return False
 
 
-@pytest.mark.soak
-def test_the_death_of_a_coordinator_is_told_by_the_steps_around_it():
-    options = ["--workloads", "small", "--rounds", "1", "--json"]
-    began = time.monotonic()
-    (row,) = json.loads(bench("coordinator", *options))["rows"]
-    assert 0 < row["back_s"]["median"] < 0.5 * (time.monotonic() - began)
-    before, after = (row[f"slowest_{side}"]["median"] for side in ("before", "after"))
-    assert before >= 1  # of the median step, not seconds
-    assert 0.5 < after < 30 * before
-
-
 def bench(*options):
     command = [sys.executable, "-m", "holdfast", "bench", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.soak
-def test_every_kind_of_wait_is_ended_by_the_abort_word():
-    began, rounds = time.monotonic(), 2
-    found = json.loads(bench("wake", "--rounds", str(rounds), "--json"))
-    elapsed_ms = 1e3 * (time.monotonic() - began)
-    rows = {row["wait"]: row for row in found["rows"]}
-    for wait in ("barrier", "samples", "checkpoint"):
-        assert 0 < rows[wait]["median_ms"] <= rows[wait]["p99_ms"] <= rows[wait]["max_ms"]
-    # Else the command would have waited for wakes, and not for Python and torch to start.
-    assert rounds * sum(row["max_ms"] for row in rows.values()) < 0.25 * elapsed_ms
 
 
 @pytest.mark.soak
@@ -121,32 +98,6 @@ def test_throughput_is_told_beside_what_ran_in_the_same_round():
 
 
 @pytest.mark.soak
-def test_settings_are_told_beside_the_same_job_without_them():
-    few = ["--workloads", "small", "--steps", "10", "--rounds", "1"]
-    rows = json.loads(bench("overhead", *few, "--json"))["rows"]
-    assert [row["setting"] for row in rows] == [
-        "default", "verify.recompute=0.02", "numerics=portable",
-    ]  # fmt: skip
-    default, *_ = rows
-    for row in rows:
-        assert row["step_of_default"] == pytest.approx(
-            default["samples_per_s"]["median"] / row["samples_per_s"]["median"], abs=0.002
-        )
-
-
-@pytest.mark.soak
-@needs_library("mlflow.server")
-def test_sinks_are_told_beside_the_same_job_without_them():
-    few = ["--workloads", "small", "--seconds", "5", "--rounds", "1"]
-    rows = json.loads(bench("sinks", *few, "--json"))["rows"]
-    assert [row["setting"] for row in rows] == ["off", "metrics", "all"]
-    off, *_ = rows
-    for row in rows:
-        rates = row["steps_per_s"]["median"], off["steps_per_s"]["median"]
-        assert row["of_off"] == pytest.approx(rates[0] / rates[1], abs=0.02)
-
-
-@pytest.mark.soak
 def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
     rows = {
         row["way"]: row for row in json.loads(bench("startup", "--rounds", "1", "--json"))["rows"]
@@ -155,11 +106,6 @@ def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
     assert rows["plain process"]["of_plain"] == 1
     for workers in ("1 worker", "2 workers"):
         assert 0.2 < rows[f"holdfast, {workers}"]["of_plain"] < 5
-
-
-@pytest.mark.soak
-def test_a_table_is_printed_for_people():
-    assert "barrier" in bench("wake", "--rounds", "1")
 
 
 @pytest.mark.soak
