@@ -32,10 +32,11 @@ from holdfast.launch.spawn import WORKER, spawn, worker_environment
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast_bench.arguments import add_names, add_rounds, count
+from holdfast_bench.launch import PeerLaunch, ranks
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import in_rounds
-from holdfast_bench.trial import PeerLaunch, ranks, train
+from holdfast_bench.trial import train
 from holdfast_bench.unlike import plots, step_log
 from holdfast_bench.unlike.cluster import TFLOPS, Cluster, default_shards
 from holdfast_bench.unlike.models import MODELS, Training
@@ -235,7 +236,7 @@ def _case(cluster: Cluster, workload: str, mode: Mode | None, options: argparse.
 
 
 def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:
-    """The rows of all cases; figures and tables go to `output`, if there is one."""
+    """The rows of all cases; the figures of dynamic runs go to `output`, if there is one."""
     rows: list[dict[str, Any]] = []
     with ForkServer(spawn(WORKER), [TASK.partition(":")[0]]) as forks:
         for case in chosen:
@@ -248,8 +249,6 @@ def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[
             if output:
                 label = f"{case.cluster.name}, {case.workload} ({case.mode})"
                 plots.write_plan(output, label, runs[DYNAMIC][-1].steps)
-    if output:
-        plots.write_throughput(output, rows)
     return rows
 
 

@@ -79,11 +79,38 @@ class Workload(Protocol):
         ...
 
 
-class Small:
+class Images:
+    """Color images of 32 x 32 pixels in so many classes."""
+
+    precision = "fp32"
+    classes = 10
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 3, 32, 32, generator=generator)
+        return x, torch.randint(self.classes, (count,), generator=generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+
+class Tokens:
+    """Windows of a text of so many tokens, each of which is predicted."""
+
+    precision = "fp32"
+    vocabulary = VOCABULARY
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.randint(self.vocabulary, (count, CONTEXT + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+class Small(Images):
     """Three convolutions and a linear head."""
 
     batch_size = 80
-    precision = "fp32"
 
     def model(self) -> nn.Module:
         return nn.Sequential(
@@ -100,13 +127,6 @@ class Small:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         return optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(count, 3, 32, 32, generator=generator)
-        return x, torch.randint(10, (count,), generator=generator)
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        return F.cross_entropy(model(batch[0]), batch[1])
 
 
 class Large:
@@ -137,11 +157,10 @@ class Large:
         return F.mse_loss(model(batch[0]), batch[1])
 
 
-class Language:
+class Language(Tokens):
     """Six transformer blocks of width 320 over 64 of 8,192 tokens."""
 
     batch_size = 4
-    precision = "fp32"
 
     def model(self) -> nn.Module:
         from holdfast.models.gpt import Gpt
@@ -159,19 +178,11 @@ class Language:
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         return optim.AdamW(parameters, lr=3e-4, fused=True)
 
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator)
-        return tokens[:, :-1], tokens[:, 1:]
 
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
-
-
-class Vit:
+class Vit(Images):
     """Six transformer blocks of width 128 over the 16 patches of an image of 3x32x32."""
 
     batch_size = 32
-    precision = "fp32"
 
     def model(self) -> nn.Module:
         block = nn.TransformerEncoderLayer(
@@ -188,10 +199,6 @@ class Vit:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         return optim.AdamW(parameters, lr=1e-3, fused=True)
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(count, 3, 32, 32, generator=generator)
-        return x, torch.randint(10, (count,), generator=generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         return F.cross_entropy(model(batch[0]).mean(1), batch[1])

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import torch
-import torch.nn.functional as F
 from torch import nn, optim
 
 from holdfast.models.cnn import SmallCnn
@@ -24,47 +22,28 @@ from holdfast.models.gpt import Gpt
 from holdfast.models.resnet import BasicBlock, ResNet
 from holdfast_bench.unlike.slowed import Mode, SlowedDevice
 from holdfast_bench.unlike.step_log import StepLog
-from holdfast_bench.workloads import RandomDataset, Workload
+from holdfast_bench.workloads import CONTEXT, Images, RandomDataset, Tokens, Workload
 
 if TYPE_CHECKING:
-    from holdfast.data.dataset import Batch
     from holdfast.worker.session import Session
 
-CONTEXT: Final = 64
 
-
-class _Images:
-    """Color images of 32 x 32 pixels in so many classes."""
-
-    classes: int
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        return optim.AdamW(parameters, lr=1e-3, fused=True)
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(count, 3, 32, 32, generator=generator)
-        return x, torch.randint(self.classes, (count,), generator=generator)
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        return F.cross_entropy(model(batch[0]), batch[1])
-
-
-class Cnn(_Images):
+class Cnn(Images):
     """The model of the built-in job cifar10 with `model.name=cnn`."""
 
     batch_size = 16
-    precision = "fp32"
-    classes = 10
 
     def model(self) -> nn.Module:
         return SmallCnn(3, 16, self.classes, 0.0)
 
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return optim.AdamW(parameters, lr=1e-3, fused=True)
 
-class Resnet18(_Images):
+
+class Resnet18(Cnn):
     """The model of the built-in job cifar100, at the width of cifar10."""
 
     batch_size = 8
-    precision = "fp32"
     classes = 100
 
     def model(self) -> nn.Module:
@@ -79,15 +58,15 @@ class Resnet18(_Images):
         )
 
 
-class GptText:
+class GptText(Tokens):
     """The model of the built-in job text."""
 
     batch_size = 4
-    precision = "fp32"
+    vocabulary = 256
 
     def model(self) -> nn.Module:
         return Gpt(
-            vocabulary=256,
+            vocabulary=self.vocabulary,
             context=CONTEXT,
             width=128,
             heads=4,
@@ -98,13 +77,6 @@ class GptText:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         return optim.AdamW(parameters, lr=2e-3, weight_decay=0.1, fused=True)
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = torch.randint(256, (count, CONTEXT + 1), generator=generator)
-        return tokens[:, :-1], tokens[:, 1:]
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
 
 MODELS: Final[dict[str, type[Workload]]] = {"cnn": Cnn, "resnet18": Resnet18, "gpt": GptText}
