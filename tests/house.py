@@ -108,7 +108,7 @@ def table() -> list[tuple[str, float, float]]:
     return [
         ("lines of the product", sum(sizes.values()), 71_500),
         ("  of these in no process of a run", outside, 25_000),
-        ("lines of the benchmarks", benchmarks, 15_500),
+        ("lines of the benchmarks", benchmarks, 15_100),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 195),
         ("most lines of a module", max(sizes.values()), 500),

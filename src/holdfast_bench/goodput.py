@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast_bench.peers.systems import Peer
-from holdfast_bench.trial import WORKERS, LiveRun, PeerLaunch, injure
+from holdfast_bench.trial import WORKERS, LiveRun, injure
 
 EVERY_S: Final = 15.0
 """Seconds from one kill to the next."""
@@ -67,22 +65,17 @@ def of_peer(peer: Peer, python: str, workload: str, chance: random.Random) -> Go
     Raises:
         HoldfastError: The workers did not start, or the launcher has exited.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        commands = peer.commands(python, ["--workload", workload, "--dir", folder])
-        with PeerLaunch(commands, Path(folder)) as launch:
-            launch.wait_for_steps(WARM_STEPS)
-            began = time.monotonic()
-            kills = 0
+    with peer.launched(python, workload, WARM_STEPS) as launch:
+        began = time.monotonic()
+        kills = 0
+        launch.wait(lambda: False, EVERY_S)
+        for _ in range(KILLS):
+            rank = chance.randrange(WORKERS)
+            with suppress(ProcessLookupError):
+                os.kill(launch.steps(rank)[-1]["pid"], signal.SIGKILL)
+                kills += 1
             launch.wait(lambda: False, EVERY_S)
-            for _ in range(KILLS):
-                rank = chance.randrange(WORKERS)
-                with suppress(ProcessLookupError):
-                    os.kill(launch.steps(rank)[-1]["pid"], signal.SIGKILL)
-                    kills += 1
-                launch.wait(lambda: False, EVERY_S)
-            steps = [
-                {**step, "rank": rank} for rank in range(WORKERS) for step in launch.steps(rank)
-            ]
+        steps = [{**step, "rank": rank} for rank in range(WORKERS) for step in launch.steps(rank)]
     return Goodput(_share(_counted(steps), began), kills)
 
 

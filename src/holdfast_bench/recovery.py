@@ -32,11 +32,12 @@ from typing import Any, Final
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast_bench import goodput
 from holdfast_bench.arguments import add_names, add_rounds
+from holdfast_bench.launch import Recovery
 from holdfast_bench.peers.systems import Peer, installed
 from holdfast_bench.results.figures import Spread, ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import attempt, in_rounds
-from holdfast_bench.trial import RUN_TIMEOUT_S, WORKERS, LiveRun, Recovery, injure
+from holdfast_bench.trial import RUN_TIMEOUT_S, WORKERS, LiveRun, injure
 from holdfast_bench.workloads import WORKLOADS
 
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -17,39 +17,35 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast_bench.arguments import add_names, add_rounds, count
+from holdfast_bench.launch import ProcessSpec
 from holdfast_bench.on_hosts import restart as on_hosts
 from holdfast_bench.peers import peer_script
+from holdfast_bench.peers.systems import TORCHRUN, Peer
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import attempt, in_rounds
-from holdfast_bench.trial import (
-    FAULT_STEP,
-    WORKERS,
-    LiveRun,
-    PeerLaunch,
-    ProcessSpec,
-    injure,
-    recover,
-    signal_worker,
-)
+from holdfast_bench.trial import WORKERS, LiveRun, injure
 from holdfast_bench.workloads import WORKLOADS
 
 RESTART_TIMEOUT_S: Final = 60.0
 """A restart that takes longer has failed."""
 
-_TORCHRUN: Final = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
-LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
-    "run": ["holdfast", "run", "--workers", str(WORKERS)],
-    "torchrun": [*_TORCHRUN, "--max-restarts", "20"],
+
+def _holdfast_run(python: str, options: Sequence[str]) -> list[ProcessSpec]:
+    command = [python, "-m", "holdfast", "run", "--workers", str(WORKERS)]
+    return [ProcessSpec(arguments=[*command, peer_script.__file__, *options])]
+
+
+LAUNCHERS: Final = {
+    "run": Peer(name="holdfast run", modules=(), commands=_holdfast_run),
+    "torchrun": TORCHRUN,
 }
-"""The modules that launch the script, with their options."""
+"""What launches the script."""
 
 
 def restart_ddp(workload: str, chance: random.Random) -> float:
@@ -82,17 +78,9 @@ def restart_script(launcher: str, workload: str, chance: random.Random) -> float
     Raises:
         HoldfastError: It did not restart.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        module, *options = LAUNCHERS[launcher]
-        script = [peer_script.__file__, "--workload", workload, "--dir", folder]
-        command = ProcessSpec(
-            arguments=[sys.executable, "-m", module, *options, *script],
-            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-        )
-        with PeerLaunch([command], Path(folder)) as launch:
-            launch.wait_for_steps(FAULT_STEP)
-            inject = signal_worker(signal.SIGKILL, chance)
-            return recover(launch, inject, RESTART_TIMEOUT_S).committed_s
+    recover = LAUNCHERS[launcher].recover
+    number = signal.SIGKILL
+    return recover(sys.executable, workload, number, chance, RESTART_TIMEOUT_S).committed_s
 
 
 def measure(workload: str, rounds: int, seed: int) -> list[dict[str, Any]]:

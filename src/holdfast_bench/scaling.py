@@ -24,10 +24,11 @@ from typing import Any, Final
 
 from holdfast.launch.spawn import worker_environment
 from holdfast_bench.arguments import add_names, add_rounds, count, counts
+from holdfast_bench.launch import PeerLaunch, ranks
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import in_rounds
-from holdfast_bench.trial import PeerLaunch, ranks, train
+from holdfast_bench.trial import phases_s, train
 from holdfast_bench.workloads import WORKLOADS, job_keys
 
 WARM_STEPS: Final = 8
@@ -104,8 +105,7 @@ def run_holdfast(workload: str, workers: int, steps: int, **keys: Any) -> Throug
         counted = records.steps()[WARM_STEPS:]
     seconds = sum(line["seconds"] for line in counted)
     phases = {
-        column: sum(line["phases"].get(phase, 0.0) for line in counted for phase in phases)
-        / seconds
+        column: sum(phases_s(line, phases) for line in counted) / seconds
         for column, phases in PHASES.items()
     }
     return Throughput(job["batch"] * len(counted) / seconds, phases)

@@ -9,9 +9,10 @@ import pytest
 
 from conftest import holdfast_processes
 from holdfast.errors import HoldfastError, JobError
-from holdfast_bench import trial
+from holdfast_bench import launch as launches
+from holdfast_bench.launch import PeerLaunch, ProcessSpec, signal_worker
 from holdfast_bench.peers import systems
-from holdfast_bench.trial import FAULT_STEP, PeerLaunch, ProcessSpec, signal_worker
+from holdfast_bench.trial import FAULT_STEP
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def recover(tmp_path, number, *, relaunched, timeout_s=30.0):
     commands = workers(relaunched=relaunched)
     with PeerLaunch(commands, tmp_path) as launch:
         launch.wait_for_steps(FAULT_STEP)
-        return trial.recover(launch, signal_worker(number, random.Random(0)), timeout_s)
+        return launches.recover(launch, signal_worker(number, random.Random(0)), timeout_s)
 
 
 def test_a_recovery_ends_with_a_step_of_the_survivor_and_of_the_replacement(tmp_path):

@@ -1,1 +1,1 @@
-"""Cost of checkpoints in training, and the speed of loading them; see `__main__`."""
+"""Cost of checkpoints in training, and the speed of loading them; see `benchmark`."""

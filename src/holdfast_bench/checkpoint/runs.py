@@ -22,7 +22,8 @@ from holdfast.runs.run import LaunchOptions
 from holdfast_bench.checkpoint.disk import sync_file_system
 from holdfast_bench.checkpoint.systems import OURS
 from holdfast_bench.checkpoint.window import NEVER, Save, SaveSchedule, Window
-from holdfast_bench.trial import PeerLaunch, RunRecords, ranks, train
+from holdfast_bench.launch import PeerLaunch, ranks
+from holdfast_bench.trial import RunRecords, train
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 600.0

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast_bench.emulate.model import Sample
 from holdfast_bench.on_hosts.runs import finished
+from holdfast_bench.trial import phases_s
 
 WARM_STEPS: Final = 2
 TIMEOUT_S: Final = 1800.0
@@ -91,11 +92,7 @@ def _sample(steps: Sequence[Mapping[str, Any]], hosts: int) -> Sample:
         compute_s=mean,
         spread=statistics.stdev(every) / mean if len(every) > 1 else 0.0,
         imbalance_s=statistics.mean(max(line) - statistics.mean(line) for line in computed),
-        reduce_s=statistics.mean(_sum_of(line, REDUCE) for line in steps),
-        wait_s=statistics.mean(_sum_of(line, WAIT) for line in steps),
+        reduce_s=statistics.mean(phases_s(line, REDUCE) for line in steps),
+        wait_s=statistics.mean(phases_s(line, WAIT) for line in steps),
         step_s=statistics.mean(line["seconds"] for line in steps),
     )
-
-
-def _sum_of(line: Mapping[str, Any], phases: Sequence[str]) -> float:
-    return sum((float(line["phases"].get(phase, 0.0)) for phase in phases), 0.0)

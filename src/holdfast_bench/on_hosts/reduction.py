@@ -16,10 +16,10 @@ from typing import Any, Final
 from holdfast.coordinator.authority import Authority
 from holdfast.launch.spawn import worker_environment
 from holdfast.wire.tls import Role
+from holdfast_bench.launch import PeerLaunch, ProcessSpec
 from holdfast_bench.on_hosts.namespaces import NET, UNSHAPED, Namespaces, namespaces
 from holdfast_bench.on_hosts.reducing_host import TAKEN
 from holdfast_bench.results.figures import ratio, spread
-from holdfast_bench.trial import PeerLaunch, ProcessSpec
 
 Row = dict[str, Any]
 TIMEOUT_S: Final = 600.0

@@ -26,11 +26,12 @@ from typing import Any, Final
 
 from holdfast.core.placement.replacing import MAX_REJOIN_DELAY_S
 from holdfast.launch.control import name_of
+from holdfast_bench.launch import Injury, PeerLaunch, ProcessSpec, recover
 from holdfast_bench.on_hosts.namespaces import Namespaces, namespaces
 from holdfast_bench.peers import peer_script
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.rounds import attempt, in_rounds
-from holdfast_bench.trial import FAULT_STEP, Injury, PeerLaunch, ProcessSpec, recover
+from holdfast_bench.trial import FAULT_STEP
 
 WORKERS_PER_HOST: Final = 2
 CUT_S: Final = 30.0

@@ -1,6 +1,6 @@
 """The workloads of `bench.workloads` in Ray Train's TorchTrainer, with holdfast.
 
-Each training process logs its steps as `bench.trial` reads them.
+Each training process logs its steps as `bench.launch` reads them.
 """
 
 from __future__ import annotations

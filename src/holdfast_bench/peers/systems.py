@@ -19,23 +19,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import holdfast
 from holdfast.errors import HoldfastError, JobError
+from holdfast_bench.launch import PeerLaunch, ProcessSpec, Recovery, recover, signal_worker
 from holdfast_bench.peers import peer_script
-from holdfast_bench.trial import (
-    FAULT_STEP,
-    WORKERS,
-    PeerLaunch,
-    ProcessSpec,
-    Recovery,
-    recover,
-    signal_worker,
-)
+from holdfast_bench.trial import FAULT_STEP, WORKERS
 
 RECOVERY_TIMEOUT_S: Final = 90.0
 """Longer than the default timeouts of torchft (60 s); others that exceed it take minutes."""
@@ -62,10 +56,9 @@ class Peer:
     modules: tuple[str, ...]
     commands: Callable[[str, Sequence[str]], list[ProcessSpec]]
 
-    def recover(
-        self, python: str, workload: str, number: signal.Signals, chance: random.Random
-    ) -> Recovery:
-        """Run once, signal a worker, and time the recovery.
+    @contextmanager
+    def launched(self, python: str, workload: str, steps: int) -> Iterator[PeerLaunch]:
+        """Run until each worker has done so many steps.
 
         Raises:
             HoldfastError: The workers did not start, or the launcher has exited.
@@ -73,8 +66,24 @@ class Peer:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             commands = self.commands(python, ["--workload", workload, "--dir", folder])
             with PeerLaunch(commands, Path(folder)) as launch:
-                launch.wait_for_steps(FAULT_STEP)
-                return recover(launch, signal_worker(number, chance), RECOVERY_TIMEOUT_S)
+                launch.wait_for_steps(steps)
+                yield launch
+
+    def recover(
+        self,
+        python: str,
+        workload: str,
+        number: signal.Signals,
+        chance: random.Random,
+        timeout_s: float = RECOVERY_TIMEOUT_S,
+    ) -> Recovery:
+        """Run once, signal a worker, and time the recovery.
+
+        Raises:
+            HoldfastError: The workers did not start, or the launcher has exited.
+        """
+        with self.launched(python, workload, FAULT_STEP) as launch:
+            return recover(launch, signal_worker(number, chance), timeout_s)
 
 
 def installed(python: str) -> tuple[list[Peer], dict[str, str]]:
@@ -158,8 +167,9 @@ def _in_ray(script: str) -> Callable[[str, Sequence[str]], list[ProcessSpec]]:
     return commands
 
 
+TORCHRUN: Final = Peer(name="torchrun", modules=("torch",), commands=_torchrun)
 PEERS: Final = (
-    Peer(name="torchrun", modules=("torch",), commands=_torchrun),
+    TORCHRUN,
     Peer(name="torchft", modules=("torchft",), commands=_torchft),
     Peer(name="torchft tuned", modules=("torchft",), commands=_torchft_tuned),
     Peer(name="Ray Train", modules=("ray",), commands=_in_ray("ray_train")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import RESULT, SYSTEM
 from holdfast_bench.on_hosts.runs import finished
 from holdfast_bench.qlora.cost import Link
-from holdfast_bench.trial import RunRecords
+from holdfast_bench.trial import RunRecords, phases_s
 
 WARM_STEPS: Final = 3
 """Steps at the start that are not counted."""
@@ -75,16 +75,12 @@ def _measured(records: RunRecords) -> HostTimes:
     seconds = [line["seconds"] for line in counted]
     return HostTimes(
         step_s=seconds,
-        sync_s=[_sum_of(line, SYNC_PHASES) for line in counted],
-        wait_s=[_sum_of(line, WAIT_PHASES) for line in counted],
+        sync_s=[phases_s(line, SYNC_PHASES) for line in counted],
+        wait_s=[phases_s(line, WAIT_PHASES) for line in counted],
         start_s=max(0.0, steps[0]["time_unix_s"] - began - statistics.median(seconds)),
         gpu_utilization=_gpu_utilization(run_dir, counted[0]["time_unix_s"]),
         weights=json.loads((run_dir / RESULT).read_text(encoding="utf-8"))["weights"],
     )
-
-
-def _sum_of(line: Line, phases: Sequence[str]) -> float:
-    return float(sum(line["phases"].get(phase, 0.0) for phase in phases))
 
 
 def _gpu_utilization(run_dir: Path, since: float) -> float | None:
