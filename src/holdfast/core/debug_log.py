@@ -1,8 +1,9 @@
 """Debug log: the newest events of a coordinator, and the actions that its state machine returned.
 
 It holds the machine as it was before its oldest entry, so that the entries can be replayed: the
-same events at the same times give the same stages and actions (see `testing.replay`). To stay
-bounded it keeps two segments, and drops the older one when the newer one is full.
+same events at the same times give the same stages and actions (see
+`holdfast_bench.simulation.replay`). To stay bounded it keeps two segments, and drops the older one
+when the newer one is full.
 """
 
 from __future__ import annotations

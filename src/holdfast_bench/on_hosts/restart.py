@@ -4,9 +4,9 @@
     agent    the agent of a host is killed, and its workers with it
     host     a host is cut off for half a minute, without a FIN; the time begins when it is back
 
-The script is the one of `bench.restart`, under `holdfast run` and under torchrun, whose agents are
-started again whenever they exit. The hosts are network namespaces of this machine (root and
-iproute2).
+The script is the one of `holdfast_bench.restart`, under `holdfast run` and under torchrun, whose
+agents are started again whenever they exit. The hosts are network namespaces of this machine (root
+and iproute2).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _ScriptRun:
         ]
 
     def torchrun(self) -> list[ProcessSpec]:
-        """The commands of torchrun, with the settings of `bench.restart`."""
+        """The commands of torchrun, with the settings of `holdfast_bench.restart`."""
         hosts = self._hosts
         size = ["--nnodes", len(hosts.numbers), "--nproc-per-node", WORKERS_PER_HOST]
         store = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts.address(1)}:29500"]

@@ -1,6 +1,6 @@
-"""The workloads of `bench.workloads` in Ray Train's TorchTrainer, with holdfast.
+"""The workloads of `holdfast_bench.workloads` in Ray Train's TorchTrainer, with holdfast.
 
-Each training process logs its steps as `bench.launch` reads them.
+Each training process logs its steps as `holdfast_bench.launch` reads them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plain script as people write it for torchrun, under stock DDP on gloo.
 
-It logs its steps as `bench.launch` reads them. It trains until it is killed and writes a checkpoint
-every ten steps; with `--steps` it trains so many and writes none. With `--world-size` processes
-meet after their warm-up, which is not counted, so all are measured from the same moment.
+It logs its steps as `holdfast_bench.launch` reads them. It trains until it is killed and writes a
+checkpoint every ten steps; with `--steps` it trains so many and writes none. With `--world-size`
+processes meet after their warm-up, which is not counted, so all are measured from the same moment.
 """
 
 from __future__ import annotations
