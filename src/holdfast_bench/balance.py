@@ -37,7 +37,7 @@ from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import in_rounds
 from holdfast_bench.trial import train
-from holdfast_bench.unlike import plots, step_log
+from holdfast_bench.unlike import step_log
 from holdfast_bench.unlike.cluster import TFLOPS, Cluster, default_shards
 from holdfast_bench.unlike.models import MODELS, Training
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
@@ -57,7 +57,6 @@ PEER_TIMEOUT_S: Final = 300.0
 """How long processes without holdfast may take."""
 BOUND = "bound"
 EVEN = "even"
-DYNAMIC = "dynamic"
 DDP = "DDP"
 
 
@@ -149,7 +148,7 @@ def systems(
         DDP: partial(run_peers, case, groups, ddp=True, merges=True),
         EVEN: partial(ours, WARM_STEPS),
         "proportional": partial(ours, WARM_STEPS, balance="proportional"),
-        DYNAMIC: partial(ours, PLAN_STEPS, balance="dynamic"),
+        "dynamic": partial(ours, PLAN_STEPS, balance="dynamic"),
         "hybrid": partial(ours, PLAN_STEPS, balance="hybrid"),
     }
 
@@ -235,8 +234,8 @@ def _case(cluster: Cluster, workload: str, mode: Mode | None, options: argparse.
     )
 
 
-def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:
-    """The rows of all cases; the figures of dynamic runs go to `output`, if there is one."""
+def run_cases(chosen: Sequence[Case], rounds: int) -> list[dict[str, Any]]:
+    """The rows of all cases."""
     rows: list[dict[str, Any]] = []
     with ForkServer(spawn(WORKER), [TASK.partition(":")[0]]) as forks:
         for case in chosen:
@@ -246,9 +245,6 @@ def run_cases(chosen: Sequence[Case], rounds: int, output: Path | None) -> list[
                 rows.append({**_labels(case), "system": f"left out: {reason}"})
                 continue
             rows += rows_of(case, runs)
-            if output:
-                label = f"{case.cluster.name}, {case.workload} ({case.mode})"
-                plots.write_plan(output, label, runs[DYNAMIC][-1].steps)
     return rows
 
 
@@ -272,7 +268,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, default=12, help="Number of measured steps.")
     add_rounds(parser, 1)
-    parser.add_argument("--output", type=Path, metavar="DIR", help="Directory for figures.")
 
 
 def run(options: argparse.Namespace) -> Measured:
@@ -282,7 +277,5 @@ def run(options: argparse.Namespace) -> Measured:
         JobError: The options contradict each other.
     """
     chosen = cases(options)
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-    rows = run_cases(chosen, options.rounds, options.output)
+    rows = run_cases(chosen, options.rounds)
     return Measured(rounds=options.rounds, rows=rows)

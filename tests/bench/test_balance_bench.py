@@ -1,7 +1,6 @@
 """Balance is measured on emulated devices, which slow every system down in the same way."""
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -165,9 +164,9 @@ def test_what_is_even_and_what_is_not_are_measured_on_the_same_devices(forks):
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_balance_is_measured_next_to_ddp_and_the_bound(tmp_path):
+def test_balance_is_measured_next_to_ddp_and_the_bound():
     few = ["--speeds", "1:1/3", "--workloads", "cnn", "--shards", "4", "--steps", "4"]
-    done = bench(*few, "--rounds", "1", "--output", str(tmp_path), "--json")
+    done = bench(*few, "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     rows = {row["system"]: row for row in json.loads(done.stdout)["rows"]}
     assert list(rows) == SYSTEMS
@@ -184,15 +183,6 @@ def test_balance_is_measured_next_to_ddp_and_the_bound(tmp_path):
     assert rows["even"]["imbalance"] == pytest.approx(0.5, abs=0.15)
     assert rows["proportional"]["imbalance"] < 0.3
     assert all(0 < row["busy_share"] <= 1.05 for row in rows.values())
-    with (tmp_path / "plan-1-1-3-cnn-burn.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert {line["worker"] for line in lines} == {"0", "1"}
-    assert all(
-        sum(int(line["shards"]) for line in lines if line["step"] == str(step)) == 4
-        for step in range(1, 21)
-    )
-    pictures = sorted(path.name for path in tmp_path.glob("*.png"))
-    assert pictures == ["plan-1-1-3-cnn-burn.png"]
 
 
 @pytest.mark.parametrize(

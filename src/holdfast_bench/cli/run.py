@@ -42,7 +42,7 @@ def run(
         return
     words = [*(benchmark.quick_words if quick else ()), *context.args]  # the last one counts
     try:
-        result = measure(benchmark.name, words, output if benchmark.draws else None)
+        result = measure(benchmark.name, words)
     except BenchmarkFailed as failed:
         raise typer.Exit(failed.code) from None
     if output is not None:

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from holdfast.errors import BenchmarkFailed
@@ -16,22 +15,20 @@ from holdfast_bench.results.result import Result
 _COMMAND: Final = (sys.executable, "-m", "holdfast_bench.run")
 
 
-def measure(name: str, options: Sequence[str], folder: Path | None = None) -> Result:
+def measure(name: str, options: Sequence[str]) -> Result:
     """Run `holdfast_bench.NAME`; its progress goes to standard error.
 
     Args:
         name: Of the benchmark.
         options: Its options.
-        folder: Where it writes figures of its own, if it draws any.
 
     Raises:
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
-    command = [*_COMMAND, name, *options]
-    if folder is not None:
-        command += ["--output", str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*_COMMAND, name, *options], stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode != 0:
         raise BenchmarkFailed(name, done.returncode)
     printed = json.loads(done.stdout)

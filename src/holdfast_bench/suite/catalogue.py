@@ -23,7 +23,6 @@ class Benchmark:
         keys: Columns that say what a row is about; two rows with the same ones can be compared.
         measured: Columns that are measured, and which direction is better.
         peers: True if it takes the interpreter of other systems.
-        draws: True if it draws figures of its own.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Benchmark:
     keys: tuple[str, ...]
     measured: Mapping[str, Better] = field(default_factory=dict)
     peers: bool = False
-    draws: bool = False
 
     @property
     def quick_words(self) -> list[str]:
@@ -91,7 +89,6 @@ BENCHMARKS: Final = (
         quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
         keys=("cluster", "mode", "workload", "shards", "system"),
         measured={"efficiency": "higher"},
-        draws=True,
     ),
     Benchmark(
         name="checkpoint",

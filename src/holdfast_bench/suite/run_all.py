@@ -62,7 +62,7 @@ def run_all(
             continue
         note(place)
         try:
-            result = measure(benchmark.name, options, folder if benchmark.draws else None)
+            result = measure(benchmark.name, options)
         except BenchmarkFailed as error:
             note(str(error))
             done.append(Done(name=benchmark.name, outcome="failed", seconds=None))
