@@ -6,7 +6,7 @@ import pytest
 from faulty_tasks import marks
 from test_recovery import A_STEP, FAULTY, assert_each_step_once
 
-from conftest import TASKS, events_of, sampled
+from conftest import TASKS, events_of, result_of, sampled
 from holdfast.errors import JobError
 from holdfast.hardware import profile_file
 from holdfast.runs.controls import Controls
@@ -31,44 +31,46 @@ def profile_of(*devices):
     return profile_file.parse(json.dumps({"hosts": {"*": {"devices": devices}}}), "test")
 
 
-def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(train, tmp_path):
+@pytest.mark.parametrize("balance", sampled(["dynamic", "hybrid"], 1))
+def test_a_slower_worker_gets_fewer_shards_and_the_weights_are_the_same(
+    train, once, tmp_path, balance
+):
     scores = profile_of({"name": "fast", "score": 8}, {"name": "slow", "score": 4})
-    even = train(**UNLIKE)
-    for balance in ("dynamic", "hybrid"):  # which begins as `proportional`
-        options = {} if balance == "dynamic" else {"profile": scores}
-        balanced = train(**UNLIKE, balance=balance, run_dir=tmp_path / balance, **options)
-        assert balanced["weights_sha256"] == even["weights_sha256"]
+    even = once(**UNLIKE)
+    options = {} if balance == "dynamic" else {"profile": scores}
+    balanced = train(**UNLIKE, balance=balance, run_dir=tmp_path / "run", **options)
 
-    assert plans(tmp_path / "run-1") == []
-    fast, slow = plans(tmp_path / "dynamic")[-1]
-    assert fast > slow
-    first, *_, (fast, slow) = plans(tmp_path / "hybrid")
-    assert first == [8, 4]
+    assert balanced["weights_sha256"] == result_of(even)["weights_sha256"]
+    assert plans(even) == []
+    first, *_, (fast, slow) = plans(tmp_path / "run")
+    assert balance == "dynamic" or first == [8, 4], "it begins as proportional"
     assert fast > slow
 
 
-def test_a_run_begins_with_equal_shares_if_a_score_is_not_known(train, tmp_path):
+def test_a_run_begins_with_equal_shares_if_a_score_is_not_known(train, reference, tmp_path):
     unknown = profile_of({"name": "fast", "score": 8}, {"name": "slow", "score": 0})
-    keys = UNLIKE | {"balance": "proportional", "run_dir": tmp_path / "run"}
-    result = train(**keys, profile=unknown)
-    assert result["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
+    keys = UNLIKE | {"balance": "proportional", "params": {"slow": {"0": 0, "1": 0}}}
+    result = train(**keys, run_dir=tmp_path / "run", profile=unknown)
+    assert result["weights_sha256"] == reference(**UNLIKE)
     [event] = events_of(tmp_path / "run", "scores-missing")
     assert (event["balance"], event["ranks"]) == ("proportional", [1])
     assert plans(tmp_path / "run") == []
 
 
 @pytest.mark.soak
-def test_a_busy_host_trains_with_a_profile_whose_rounds_do_not_agree(train, tmp_path):
+def test_a_busy_host_trains_with_a_profile_whose_rounds_do_not_agree(train, reference, tmp_path):
     cpu = {"name": "cpu", "kind": "cpu", "score": 0, "unreliable": {"fp32": 0.0008}}
     keys = UNLIKE | {"balance": "proportional", "run_dir": tmp_path / "run"}
     result = train(**keys, profile=profile_of(cpu))
-    assert result["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
+    assert result["weights_sha256"] == reference(**UNLIKE)
     is_busy = bool(events_of(tmp_path / "run", "host-not-profiled"))
     assert len(events_of(tmp_path / "run", "scores-missing")) == is_busy
 
 
 @pytest.mark.soak
-def test_a_resumed_run_begins_with_the_plan_for_the_speeds_that_were_measured(train, tmp_path):
+def test_a_resumed_run_begins_with_the_plan_for_the_speeds_that_were_measured(
+    train, reference, tmp_path
+):
     path, controls = tmp_path / "run", Controls()
     keys = UNLIKE | {"balance": "dynamic", "run_dir": path}
 
@@ -83,12 +85,12 @@ def test_a_resumed_run_begins_with_the_plan_for_the_speeds_that_were_measured(tr
     fast, slow = first["shards_per_worker"]
     assert fast > slow
     assert first["step"] == stopped["steps"] < resumed["steps"]
-    assert resumed["weights_sha256"] == train(**UNLIKE)["weights_sha256"]
+    assert resumed["weights_sha256"] == reference(**UNLIKE)
 
 
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
 @pytest.mark.parametrize(("at", "when"), sampled(A_STEP, 4))
-def test_a_death_under_changing_plans_changes_nothing(train, tmp_path, at, when, rank):
+def test_a_death_under_changing_plans_changes_nothing(train, reference, tmp_path, at, when, rank):
     fault = {"at": at, "when": when, "rank": rank, "step": 3, "how": "kill"}
     named = [fault | {"mark": str(tmp_path / "mark")}]
 
@@ -99,15 +101,14 @@ def test_a_death_under_changing_plans_changes_nothing(train, tmp_path, at, when,
         params={"faults": named},
     )
 
-    untouched = train(**FAULTY, params={"faults": []})
-    assert balanced["weights_sha256"] == untouched["weights_sha256"]
+    assert balanced["weights_sha256"] == reference(**FAULTY, params={"faults": []})
     assert marks(named) == [True]
     assert_each_step_once(tmp_path / "run", balanced["steps"])
     assert len(plans(tmp_path / "run")) > 1
 
 
 @pytest.mark.parametrize("rank", sampled([0, 2], 0))
-def test_plans_follow_a_world_that_shrinks_and_grows(train, tmp_path, rank):
+def test_plans_follow_a_world_that_shrinks_and_grows(train, reference, tmp_path, rank):
     at = "holdfast.worker.step.tree:TreeStepper._apply"
     fault = {"at": at, "when": "after", "rank": rank, "step": 7, "how": "kill"}
     keys = {**FAULTY, "workers": 3, "on_failure": "shrink", "balance": "dynamic"}
@@ -116,8 +117,7 @@ def test_plans_follow_a_world_that_shrinks_and_grows(train, tmp_path, rank):
     balanced = train(run_dir=tmp_path / "run", **keys, params={"faults": named})
 
     assert marks(named) == [True]
-    whole = train(**FAULTY, params={"faults": []})
-    assert balanced["weights_sha256"] == whole["weights_sha256"]
+    assert balanced["weights_sha256"] == reference(**FAULTY, params={"faults": []})
     assert_each_step_once(tmp_path / "run", balanced["steps"])
 
 

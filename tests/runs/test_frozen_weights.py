@@ -7,21 +7,37 @@ import pytest
 
 from conftest import events_of, killing
 from holdfast.errors import HoldfastError, JobError
+from zygote_client import locked
 
 pytestmark = pytest.mark.slow
 
 TASKS = Path(__file__).parent / "frozen_tasks.py"
 
 
+def places(folder):
+    """Where a job reads the seed of its base, and what it leaves; all below one folder."""
+    folder.mkdir(exist_ok=True)
+    if not (folder / "seed").exists():
+        (folder / "seed").write_text("1")
+    return {
+        "seed": str(folder / "seed"),
+        "mark": str(folder / "builds"),
+        "cache": str(folder / "bases"),
+    }
+
+
+@pytest.fixture
+def weights(reference, keys, shared_folder):
+    """Weights of an undisturbed run of that job."""
+    with locked(shared_folder / "frozen-weights.lock"):
+        params = places(shared_folder / "frozen-weights")
+    return reference(workers=1, **keys() | {"params": params})
+
+
 @pytest.fixture
 def keys(tmp_path):
-    """The keys of a job of 24 steps, and what its task leaves."""
-    (tmp_path / "seed").write_text("1")
-    params = {
-        "seed": str(tmp_path / "seed"),
-        "mark": str(tmp_path / "builds"),
-        "cache": str(tmp_path / "bases"),
-    }
+    """The keys of a job of 24 steps."""
+    params = places(tmp_path)
 
     def made(**more):
         own = {
@@ -70,8 +86,7 @@ def test_the_weights_do_not_depend_on_workers_nor_failures(train, tmp_path, keys
     assert list(stored["user_state"]["bases"]) == ["layer"]
 
 
-def test_a_run_resumes_on_the_same_base_only(train, tmp_path, keys):
-    reference = train(workers=2, **keys())
+def test_a_run_resumes_on_the_same_base_only(train, weights, tmp_path, keys):
     run_dir = tmp_path / "run"
     train(run_dir=run_dir, workers=2, **keys(epochs=2))
     again = {"run_dir": run_dir, "resume": True, "workers": 2, "extend": True}
@@ -79,7 +94,7 @@ def test_a_run_resumes_on_the_same_base_only(train, tmp_path, keys):
     with pytest.raises(JobError, match=r"was trained on the base layer \(.*\), not on layer"):
         train(**again, **keys())
     (tmp_path / "seed").write_text("1")
-    assert train(**again, **keys())["weights_sha256"] == reference["weights_sha256"]
+    assert train(**again, **keys())["weights_sha256"] == weights
 
 
 def test_a_worker_with_another_base_is_refused_by_name(train, tmp_path, keys):
@@ -96,7 +111,7 @@ def test_a_write_to_a_base_ends_the_worker_and_its_log_shows_where(train, tmp_pa
     assert f'frozen_tasks.py", line {line} in train' in log
 
 
-def test_a_base_that_changes_under_a_run_is_found_and_built_again(train, tmp_path, keys):
+def test_a_base_that_changes_under_a_run_is_found_and_built_again(train, weights, tmp_path, keys):
     run_dir = tmp_path / "run"
     damaged = str(tmp_path / "damaged")
     result = train(
@@ -106,7 +121,7 @@ def test_a_base_that_changes_under_a_run_is_found_and_built_again(train, tmp_pat
     assert "has a base layer that has changed since it was verified" in exited["cause"]
     assert builds(tmp_path) == 2
     # Without a checkpoint all steps are computed again, on the base that was built again.
-    assert result["weights_sha256"] == train(workers=2, **keys())["weights_sha256"]
+    assert result["weights_sha256"] == weights
 
 
 def test_a_replaced_tensor_of_a_base_is_refused(train, keys):

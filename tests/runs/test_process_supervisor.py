@@ -16,14 +16,8 @@ pytestmark = pytest.mark.slow
 LONG = {"epochs": 14, "workers": 2, "checkpoint": {"every_steps": 25}}
 
 
-@pytest.fixture(scope="module")
-def undisturbed():
-    """The hash of the reference run, once it has run."""
-    return []
-
-
 @pytest.fixture
-def struck(train, tmp_path, undisturbed):
+def struck(train, reference, tmp_path):
     """Run a job while processes are killed, `struck((step, who, …), …)`; returns its events.
 
     It has a fork server of its own if that is struck. It must end with the weights of the
@@ -32,8 +26,6 @@ def struck(train, tmp_path, undisturbed):
 
     def run(*strikes, number=signal.SIGKILL, **keys):
         keys = {**LONG, **keys}
-        if not undisturbed:
-            undisturbed.append(train(**LONG)["weights_sha256"])
         path, due, killed = tmp_path / "run", list(strikes), set()
         if any("fork-server" in strike for strike in strikes):
             keys["on"] = None
@@ -49,7 +41,7 @@ def struck(train, tmp_path, undisturbed):
 
         result = train(run_dir=path, watch=kill, **keys)
         assert not due
-        assert [result["weights_sha256"]] == undisturbed
+        assert result["weights_sha256"] == reference(**LONG)
         steps = [line["step"] for line in metrics_of(path) if "loss" in line]
         assert steps == list(range(1, result["steps"] + 1))
         return events_of(path)

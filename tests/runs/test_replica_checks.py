@@ -16,6 +16,9 @@ from holdfast.runs.run import LaunchOptions
 
 pytestmark = pytest.mark.slow
 
+UNALTERED = own("altered", workers=1, params={"mark": os.devnull})
+"""The job of `altered` where nothing is altered: its mark exists."""
+
 
 def lost(run_dir):
     return [e for e in events_of(run_dir) if e["event"] == "worker-exited" and e["unexpected"]]
@@ -23,12 +26,14 @@ def lost(run_dir):
 
 # Gloo adds in an order of its own where there are more than two.
 @pytest.mark.parametrize(("workers", "sync"), sampled([(2, "tree"), (3, "tree"), (2, "ddp")], 1))
-def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(train, tmp_path, workers, sync):
+def test_an_altered_weight_is_found_before_a_checkpoint_and_undone(
+    train, reference, tmp_path, workers, sync
+):
     params = {"mark": str(tmp_path / "mark")}
-    keys = {"workers": workers, "sync": sync, "checkpoint": {"every_steps": 4}}
+    keys = {"workers": workers, "sync": sync}
     broken = train(tmp_path / "run", **own("altered", params=params, **keys))
-    whole = train(**own("altered", params=params, **keys))
-    assert broken["weights_sha256"] == whole["weights_sha256"]
+    whole = reference(**UNALTERED) if sync == "tree" else reference(**UNALTERED | keys)
+    assert broken["weights_sha256"] == whole
     (first, *_) = lost(tmp_path / "run")
     assert "model.3.weight" in first["cause"]
     if workers > 2:
@@ -73,32 +78,30 @@ def test_a_death_while_replicas_are_compared_at_a_checkpoint_changes_nothing(
 @pytest.mark.parametrize(("workers", "rank"), sampled([(2, 0), (2, 1), (3, 1)], 1))
 @pytest.mark.parametrize("policy", sampled(["replace", "shrink"], 0))
 def test_what_differs_is_found_though_a_worker_is_lost_before(
-    train, tmp_path, workers, rank, policy
+    train, reference, tmp_path, workers, rank, policy
 ):
     """One of two that differ is lost, and the other one gives its state to the replacement."""
-    whole = train(**own("altered", workers=1, params={"mark": os.devnull}))
     deaths = [(6, rank, str(tmp_path / "death"))]
     params = {"mark": str(tmp_path / "mark"), "deaths": deaths}
     keys = {"workers": workers, "params": params, "on_failure": policy}
     broken = train(tmp_path / "run", **own("altered", **keys))
-    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert broken["weights_sha256"] == reference(**UNALTERED)
     assert "killed by SIGKILL" in lost(tmp_path / "run")[0]["cause"]
     assert any("model.3.weight" in each["cause"] for each in lost(tmp_path / "run")[1:])
 
 
-def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, tmp_path):
+def test_a_run_refused_for_its_replicas_resumes_to_the_right_weights(train, reference, tmp_path):
     params = {"mark": str(tmp_path / "mark")}
     keys = own("altered", params=params, on_failure="stop")
     with pytest.raises(WorkerFailed, match=r"model\.3\.weight"):
         train(tmp_path / "run", **keys)
     resumed = train(tmp_path / "run", resume=True, **keys)
-    assert resumed["weights_sha256"] == train(**keys)["weights_sha256"]
+    assert resumed["weights_sha256"] == reference(**UNALTERED)
 
 
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
 @pytest.mark.parametrize("seed", sampled([0, 1], 0))
-def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path, workers, seed):
-    whole = train(epochs=4)
+def test_flipped_bits_of_any_kind_are_found_and_repaired(reference, forks, tmp_path, workers, seed):
     keys = {**SMALL, "epochs": 4, "workers": workers, "checkpoint": {"every_steps": 10}}
     job = load.check(keys, where="test")
     plan = FaultPlan(seed=seed, faults=(Fault(kind="corrupt-replica"),))
@@ -108,7 +111,7 @@ def test_flipped_bits_of_any_kind_are_found_and_repaired(train, forks, tmp_path,
         job, LaunchOptions(forks=forks), run_dir=run_dir, resume=False, attendance=attendance
     )
     assert not injector.missed
-    assert result.weights_sha256 == whole["weights_sha256"]
+    assert result.weights_sha256 == reference(epochs=4)
     assert lost(run_dir)[0]["cause"].startswith("has a tensor ")
 
 
@@ -127,18 +130,18 @@ def test_a_wrong_tensor_is_found_though_it_is_overwritten_soon(train, tmp_path, 
 
 
 @pytest.mark.parametrize("workers", sampled([2, 3], 1))
-def test_a_wrong_replica_and_wrong_arithmetic_are_distinguished(train, tmp_path, workers):
+def test_a_wrong_replica_and_wrong_arithmetic_are_distinguished(
+    train, reference, tmp_path, workers
+):
     params = {"mark": str(tmp_path / "mark")}
-    keys = {"workers": workers, "verify": {"recompute": 1.0}, "checkpoint": {"every_steps": 4}}
-    whole = train(**own("altered", workers=1, params={"mark": os.devnull}))
+    keys = {"workers": workers, "verify": {"recompute": 1.0}}
     broken = train(tmp_path / "run", **own("altered", params=params, **keys))
-    assert broken["weights_sha256"] == whole["weights_sha256"]
+    assert broken["weights_sha256"] == reference(**UNALTERED)
     assert "model.3.weight" in lost(tmp_path / "run")[0]["cause"]
 
 
 @pytest.mark.soak
-def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_path):
-    whole = train(epochs=6)
+def test_the_last_good_replica_may_be_lost_by_an_exception(reference, forks, tmp_path):
     job = load.check({**SMALL, "epochs": 6, "workers": 2}, where="test")
     faults = (Fault(kind="corrupt-replica", step=22, rank=1), Fault(kind="raise", step=25, rank=0))
     injector = FaultInjector(FaultPlan(seed=0, faults=faults), job)
@@ -150,7 +153,7 @@ def test_the_last_good_replica_may_be_lost_by_an_exception(train, forks, tmp_pat
         resume=False,
         attendance=attendance,
     )
-    assert result.weights_sha256 == whole["weights_sha256"]
+    assert result.weights_sha256 == reference(epochs=6)
     assert any("of the failed rank" in each["cause"] for each in lost(tmp_path / "run"))
 
 
@@ -166,11 +169,13 @@ def test_a_worker_that_computes_wrong_bits_is_named(train, tmp_path, workers, ph
 
 
 @pytest.mark.parametrize("workers", sampled([1, 2, 3], 2))
-def test_verification_changes_no_result_and_raises_no_false_alarm(train, tmp_path, workers):
+def test_verification_changes_no_result_and_raises_no_false_alarm(
+    train, reference, tmp_path, workers
+):
     keys = {"workers": workers, "verify": {"recompute": 0.5}, "non_finite": "recompute"}
     deaths = [(5, workers - 1, str(tmp_path / "mark"))]
     checked = train(tmp_path / "run", **own("keeping", params={"deaths": deaths}, **keys))
-    assert checked["weights_sha256"] == train(**own("keeping"))["weights_sha256"]
+    assert checked["weights_sha256"] == reference(**own("keeping"))
     assert len(lost(tmp_path / "run")) == 1
 
 

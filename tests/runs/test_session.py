@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import threading
 
 import pytest
 
-from conftest import FAILING_TASKS, TASKS, back_to, events_of, metrics_of, sampled
+from conftest import FAILING_TASKS, TASKS, back_to, events_of, metrics_of, result_of, sampled
 from holdfast.errors import (
     CheckpointError,
     HoldfastError,
@@ -26,13 +27,18 @@ def own(task, **keys):
     return {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2, **keys}
 
 
+SAVED = {"workers": 2, "checkpoint": {"every_steps": 4, "keep": 3}}
+COUNTED = own("own_loop", checkpoint={"every_steps": 4, "keep": 9})
+"""Its task counts the steps in the state of its session."""
+
+
 def failing(task, **keys):
     return own(task, **keys) | {"task": f"{FAILING_TASKS}:{task}"}
 
 
-def test_logged_values_and_evaluations_are_kept(train, tmp_path):
-    result = train(run_dir=tmp_path / "run", **own("own_loop"))
-    lines = metrics_of(tmp_path / "run")
+def test_logged_values_and_evaluations_are_kept(once):
+    run = once(**COUNTED)
+    result, lines = result_of(run), metrics_of(run)
     assert [line["step"] for line in lines] == list(range(1, 16))
     assert all(0 <= line["logged"]["accuracy"] <= 1 for line in lines)
     assert result["metrics"]["points_right"] > 0.8
@@ -162,31 +168,34 @@ def test_a_process_that_a_task_forks_ends_when_it_is_told_to(train):
     assert train(**own("parent_of_a_child", workers=1))["status"] == "finished"
 
 
-def test_what_user_code_keeps_comes_back_on_resume(train, tmp_path):
-    keys = own("own_loop", checkpoint={"every_steps": 4, "keep": 9})
-    for life in (1, 2):
-        train(run_dir=tmp_path / "run", resume=life > 1, **keys)
+def test_what_user_code_keeps_comes_back_on_resume(train, once, tmp_path):
+    def kept():
         newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
-        assert json.loads((newest / "manifest.json").read_text())["state"] == {"seen": 15}
-        back_to(tmp_path / "run", 4)
+        return json.loads((newest / "manifest.json").read_text())["state"]
+
+    shutil.copytree(once(**COUNTED), tmp_path / "run")
+    assert kept() == {"seen": 15}
+    back_to(tmp_path / "run", 4)
+    assert kept() == {"seen": 4}
+    train(run_dir=tmp_path / "run", resume=True, **COUNTED)
+    assert kept() == {"seen": 15}
 
 
-def test_a_run_with_no_good_checkpoint_says_so_and_loses_nothing(train, tmp_path):
-    train(run_dir=tmp_path / "run")
+def test_a_run_with_no_good_checkpoint_says_so_and_loses_nothing(train, once, tmp_path):
+    shutil.copytree(once(**SAVED), tmp_path / "run")
     parts = list((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
     for part in parts:
         part.write_bytes(part.read_bytes()[:-1])
     for _ in range(2):
         with pytest.raises(CheckpointError, match=r"no checkpoint under .* can be used"):
-            train(run_dir=tmp_path / "run", resume=True)
+            train(run_dir=tmp_path / "run", resume=True, **SAVED)
     assert all(part.exists() for part in parts)
 
 
 def test_a_damaged_checkpoint_is_skipped_by_all_workers_and_the_weights_are_the_same(
-    train, tmp_path
+    train, once, tmp_path
 ):
-    keys = {"workers": 2, "checkpoint": {"every_steps": 4, "keep": 3}}
-    whole = train(run_dir=tmp_path / "run", **keys)["weights_sha256"]
+    shutil.copytree(once(**SAVED), tmp_path / "run")
     root = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in root.glob("step-*")) == [
         "step-00000004", "step-00000008", "step-00000012",
@@ -196,8 +205,8 @@ def test_a_damaged_checkpoint_is_skipped_by_all_workers_and_the_weights_are_the_
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-    resumed = train(run_dir=tmp_path / "run", resume=True, **keys)
-    assert resumed["weights_sha256"] == whole
+    resumed = train(run_dir=tmp_path / "run", resume=True, **SAVED)
+    assert resumed["weights_sha256"] == result_of(once(**SAVED))["weights_sha256"]
     refused = [e["directory"] for e in events_of(tmp_path / "run") if "rejected" in e["event"]]
     assert {path.rpartition("-")[2] for path in refused} == {"00000012", "00000008"}
     assert (root / "step-00000012.rejected-1").is_dir()
