@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import holdfast_processes
+from conftest import holdfast_processes, wait_until
 from holdfast.errors import HoldfastError, JobError
 from holdfast_bench import launch as launches
 from holdfast_bench.launch import PeerLaunch, ProcessSpec, signal_worker
@@ -65,7 +65,7 @@ def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
     )
     with PeerLaunch([command], tmp_path) as launch:
         assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
-    assert holdfast_processes(str(tmp_path)) == []
+    wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
 
 
 def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
