@@ -24,6 +24,7 @@ from threading import Event
 
 import pytest
 import torch
+from hypothesis import settings
 
 import zygote_client
 from cpu_times import CpuTimes
@@ -99,6 +100,9 @@ augmentation, dropout, clipping, a schedule, and a short last batch."""
 def pytest_configure(config):
     times = CpuTimes(is_worker=hasattr(config, "workerinput"))
     config.pluginmanager.register(times, "cpu-times")
+    settings.register_profile("busy machine", settings(), deadline=None)
+    settings.load_profile("busy machine")
+    torch.set_num_threads(1)  # threads of several pytest processes would wait for each other
 
 
 @pytest.fixture(scope="session")
