@@ -16,6 +16,7 @@ import pytest
 from holdfast.cli.observe import dashboard
 from holdfast.errors import JobError
 
+PACED = Path(__file__).parents[1] / "runs" / "paced_tasks.py"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 TIMEOUT_S = 120
 needs_browser = pytest.mark.skipif(
@@ -55,7 +56,10 @@ def read(path):
 def test_a_live_run_in_the_browser(tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api")
     run, silent = tmp_path / "runs" / "live", {"stdout": subprocess.DEVNULL}
-    job = ("train", "digits", "epochs=200", "checkpoint.every_steps=20", "--run", "runs/live")
+    job = (
+        "train", f"{PACED}:main", "workers=2", "shards=2", "checkpoint.every_steps=20",
+        "params.hurry=never", "params.steps=10000", "--run", "runs/live",
+    )  # fmt: skip
     page_of = ("dashboard", "runs", "--port", "0", "--no-browser")
     (tmp_path / "runs").mkdir()
     with (
