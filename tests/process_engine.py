@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from holdfast.core.placement.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import AgentPlace, PlaceState
 
 
 class ProcessEngine:
@@ -71,9 +71,9 @@ class ProcessEngine:
     def _place(process, host):
         status = process.poll()
         if status is None:
-            return Place(state=PlaceState.RUNNING, host=f"host-{host}")
+            return AgentPlace(state=PlaceState.RUNNING, host=f"host-{host}")
         cause = f"exited with status {status}"
-        return Place(
+        return AgentPlace(
             state=PlaceState.ENDED, host=f"host-{host}", cause=cause, succeeded=status == 0
         )
 

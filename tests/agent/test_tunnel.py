@@ -10,7 +10,7 @@ import pytest
 from conftest import wait_until
 from holdfast.agent.tunnel import MAX_HANDSHAKES, Tunnel
 from holdfast.coordinator.authority import Authority
-from holdfast.wire.messages import OpenTunnelMessage, Place, Route
+from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.wire.tls import Role
 
 HOME = "127.77.0.1"
@@ -37,7 +37,7 @@ def worker():
 
 
 def place(worker):
-    return Place(address=HOME, port=worker.getsockname()[1])
+    return LoopbackAddress(address=HOME, port=worker.getsockname()[1])
 
 
 def expose(tunnel, worker, generation=1):
@@ -136,4 +136,4 @@ def test_a_port_in_use_is_named(tunnel, worker):
 @pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "127.77.0.2", "127.77.0.1x"])
 def test_only_the_addresses_of_process_groups_can_be_named(address):
     with pytest.raises(ValueError, match="address"):
-        Place(address=address, port=1)
+        LoopbackAddress(address=address, port=1)

@@ -7,17 +7,17 @@ from holdfast.core.placement.replacing import (
     JOIN_S,
     MARGIN_S,
     MAX_EARLY_ENDS,
-    Place,
+    AgentPlace,
     PlaceState,
     Replacing,
 )
 
-RUNNING = Place(state=PlaceState.RUNNING, host="a")
-ENDED = Place(state=PlaceState.ENDED, host="a", cause="killed")
+RUNNING = AgentPlace(state=PlaceState.RUNNING, host="a")
+ENDED = AgentPlace(state=PlaceState.ENDED, host="a", cause="killed")
 
 
 def draining(deadline_unix_s=None):
-    return Place(state=PlaceState.DRAINING, host="a", deadline_unix_s=deadline_unix_s)
+    return AgentPlace(state=PlaceState.DRAINING, host="a", deadline_unix_s=deadline_unix_s)
 
 
 def test_one_that_ends_is_replaced_under_another_name():
@@ -60,7 +60,7 @@ def test_one_whose_host_is_taken_away_has_a_successor_before_it_is_stopped():
     agents.look(places, 50)
     assert agents.missing(50) == ["agent-2"]
     assert agents.to_stop(places, 50 + 2 * JOIN_S, 0) == [], "the engine does not know it yet"
-    places["agent-2"] = Place(state=PlaceState.PENDING)
+    places["agent-2"] = AgentPlace(state=PlaceState.PENDING)
     assert agents.to_stop(places, 50 + 2 * JOIN_S, 0) == [], "its successor has no host yet"
     places["agent-2"] = RUNNING
     assert agents.to_stop(places, 50 + JOIN_S - 1, 0) == []

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.wire.messages import OpenTunnelMessage, Place, TunnelOpenedMessage
+from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, TunnelOpenedMessage
 from holdfast.wire.tls import Credentials
 
 CHUNK_BYTES: Final = 256 << 10
@@ -213,7 +213,7 @@ class Tunnel:
 
     async def _carry(
         self,
-        to: Place,
+        to: LoopbackAddress,
         tunnel: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -234,7 +234,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def _listener(serve: Serve, at: Place) -> asyncio.Server:
+async def _listener(serve: Serve, at: LoopbackAddress) -> asyncio.Server:
     """Listen where workers of another host do.
 
     Raises:

@@ -145,7 +145,7 @@ class ResumeMessage(Message):
     """Cause of this worker's standby; None for a member."""
 
 
-class Place(Message):
+class LoopbackAddress(Message):
     """Address of a process group: a loopback address that is another one for each host."""
 
     address: Annotated[str, Field(pattern=r"^127\.77\.\d{1,3}\.1$")]
@@ -155,7 +155,7 @@ class Place(Message):
 class Route(Message):
     """Way to a process group of another host."""
 
-    to: Place
+    to: LoopbackAddress
     tunnel: str
     """The address of the other agent's tunnel."""
 
@@ -165,7 +165,7 @@ class OpenTunnelMessage(Message):
 
     kind: Literal["open-tunnel"] = "open-tunnel"
     generation: int
-    exposed: tuple[Place, ...]
+    exposed: tuple[LoopbackAddress, ...]
     """Address at which workers of this host listen."""
     routes: tuple[Route, ...]
     """Address at which workers of other hosts listen."""

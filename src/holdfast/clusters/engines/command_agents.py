@@ -22,7 +22,7 @@ from typing import Final
 
 from holdfast.clusters.engines.agent_command import AgentCommand
 from holdfast.clusters.engines.engine import Launch
-from holdfast.core.placement.replacing import EARLY_S, Place, PlaceState
+from holdfast.core.placement.replacing import EARLY_S, AgentPlace, PlaceState
 from holdfast.errors import EngineError
 
 RETRY_S: Final = 5.0
@@ -30,7 +30,7 @@ RETRY_S: Final = 5.0
 WAIT_S: Final = 2 * EARLY_S
 """How long an agent waits for a host. Then another one does, whose token is valid for longer."""
 END_TIMEOUT_S: Final = 15.0
-_PENDING: Final = Place(state=PlaceState.PENDING)
+_PENDING: Final = AgentPlace(state=PlaceState.PENDING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class _Agent:
     began: float
     slot: Slot | None = None
     command: AgentCommand | None = None
-    place: Place = _PENDING
+    place: AgentPlace = _PENDING
     cause: str = ""
 
 
@@ -111,9 +111,9 @@ class CommandAgents:
         if agent.command is not None:
             agent.command.stop()
         elif agent.place.state is PlaceState.PENDING:
-            agent.place = Place(state=PlaceState.ENDED, succeeded=True)
+            agent.place = AgentPlace(state=PlaceState.ENDED, succeeded=True)
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
@@ -178,9 +178,11 @@ class CommandAgents:
             self._end(agent, "" if command.is_over else cause)
         elif command.is_taken_away or slot.deadline_unix_s is not None:
             deadline = slot.deadline_unix_s
-            agent.place = Place(state=PlaceState.DRAINING, host=slot.host, deadline_unix_s=deadline)
+            agent.place = AgentPlace(
+                state=PlaceState.DRAINING, host=slot.host, deadline_unix_s=deadline
+            )
         elif command.is_placed:
-            agent.place = Place(state=PlaceState.RUNNING, host=slot.host)
+            agent.place = AgentPlace(state=PlaceState.RUNNING, host=slot.host)
 
     def _lose(self, agent: _Agent, slot: Slot, line: str) -> None:
         """The agent's host was lost, or not reached."""
@@ -201,7 +203,9 @@ class CommandAgents:
 
     def _end(self, agent: _Agent, cause: str) -> None:
         host = agent.slot.host if agent.slot else ""
-        agent.place = Place(state=PlaceState.ENDED, host=host, cause=cause, succeeded=not cause)
+        agent.place = AgentPlace(
+            state=PlaceState.ENDED, host=host, cause=cause, succeeded=not cause
+        )
         agent.slot = agent.command = None
 
     def _fill_slots(self) -> None:

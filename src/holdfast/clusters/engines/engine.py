@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from holdfast.core.placement.replacing import Place
+from holdfast.core.placement.replacing import AgentPlace
 from holdfast.core.placement.shares import Needs
 from holdfast.job.resources import Resources
 
@@ -97,7 +97,7 @@ class Engine(Protocol):
     def stop(self, name: str) -> None:
         """End an agent, and all that it has started."""
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Every agent that was started, by its name."""
 
     def fileno(self) -> int:

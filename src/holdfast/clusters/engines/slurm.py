@@ -24,7 +24,7 @@ from rich.filesize import decimal as in_words
 
 from holdfast.clusters.engines.command_agents import CommandAgents
 from holdfast.clusters.engines.engine import Launch, ResourceRequest
-from holdfast.core.placement.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 from holdfast.job.resources import Resources
 
@@ -95,7 +95,7 @@ class SlurmEngine:
         self._agents.use(fit)
         return ""
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
         self._agents.lose(self._lost)
         places = self._agents.places()

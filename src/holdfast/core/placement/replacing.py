@@ -41,7 +41,7 @@ class PlaceState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class AgentPlace:
     """State and host of an agent.
 
     Attributes:
@@ -89,7 +89,7 @@ class Replacing:
         self._started |= dict.fromkeys(names, now)
         return names
 
-    def look(self, places: Mapping[str, Place], now: float) -> dict[str, Place]:
+    def look(self, places: Mapping[str, AgentPlace], now: float) -> dict[str, AgentPlace]:
         """Take note of where agents are; returns those that have ended since the last look."""
         ended = {
             name: place
@@ -103,7 +103,7 @@ class Replacing:
                 self._leaving.setdefault(name, now)
         return ended
 
-    def to_stop(self, places: Mapping[str, Place], now: float, unix_s: float) -> list[str]:
+    def to_stop(self, places: Mapping[str, AgentPlace], now: float, unix_s: float) -> list[str]:
         """The names of the agents to stop now, because their hosts will be taken away.
 
         Args:

@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 
 from holdfast.clusters.engines.engine import Launch
-from holdfast.core.placement.replacing import Place
+from holdfast.core.placement.replacing import AgentPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class News:
     """Place of an agent now."""
 
     name: str
-    place: Place
+    place: AgentPlace
 
 
 class Board:

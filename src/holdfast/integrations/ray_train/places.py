@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from holdfast.clusters.engines.engine import Launch, ResourceRequest
-from holdfast.core.placement.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import StartAgent, StopAgent
 
@@ -38,7 +38,7 @@ class TrainPlaces:
         self._board = board
         self._workers = workers
         self._ranks: dict[str, int] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, AgentPlace] = {}
         self._lock = threading.Lock()
         self._failure = ""
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -64,14 +64,14 @@ class TrainPlaces:
             }
             rank = min(set(range(self._workers)) - taken)
             self._ranks[launch.name] = rank
-            self._places[launch.name] = Place(state=PlaceState.PENDING)
+            self._places[launch.name] = AgentPlace(state=PlaceState.PENDING)
         self._board.order.remote(rank, StartAgent(launch=launch))
 
     def stop(self, name: str) -> None:
         """Implements `Engine.stop`."""
         self._board.order.remote(self._ranks[name], StopAgent(name=name))
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._changed)

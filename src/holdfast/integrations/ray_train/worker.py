@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from holdfast.clusters.engines.engine import OVER, PLACED, TAKEN_AWAY, Launch
 from holdfast.clusters.engines.ray.agent_process import AgentProcess
-from holdfast.core.placement.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import News, Return, StartAgent, StopAgent, TakePart
 
@@ -54,7 +54,7 @@ def follow_orders(board: Any, rank: int) -> None:
 def _start(board: Any, rank: int, launch: Launch) -> AgentProcess:
     agent = AgentProcess(launch.arguments, launch.token)
     host = f"worker {rank} of Ray Train"
-    running = Place(state=PlaceState.RUNNING, host=host)
+    running = AgentPlace(state=PlaceState.RUNNING, host=host)
     board.tell.remote(News(name=launch.name, place=running))
     thread = threading.Thread(
         target=partial(_await_end, board, launch.name, host, agent), name=launch.name, daemon=True
@@ -66,7 +66,7 @@ def _start(board: Any, rank: int, launch: Launch) -> AgentProcess:
 def _await_end(board: Any, name: str, host: str, agent: AgentProcess) -> None:
     status, printed = agent.await_end(_show)
     cause = f"the agent ended with status {status}: {printed}" if status else ""
-    ended = Place(state=PlaceState.ENDED, host=host, cause=cause, succeeded=status == 0)
+    ended = AgentPlace(state=PlaceState.ENDED, host=host, cause=cause, succeeded=status == 0)
     board.tell.remote(News(name=name, place=ended))
 
 

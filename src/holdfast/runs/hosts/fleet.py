@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.clusters.engines.engine import Engine, Launch
 from holdfast.coordinator import tokens
 from holdfast.coordinator.authority import Authority
-from holdfast.core.placement.replacing import Place, PlaceState, Replacing
+from holdfast.core.placement.replacing import AgentPlace, PlaceState, Replacing
 from holdfast.errors import HoldfastError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import SECRETS
@@ -57,7 +57,7 @@ class Fleet:
         self._run_dir = run_dir
         self._public = public
         self._replacing = Replacing(agents)
-        self._places: Mapping[str, Place] = {}
+        self._places: Mapping[str, AgentPlace] = {}
         self._has_begun = False
         self._last_cause = ""
         self._start_missing()
@@ -104,7 +104,7 @@ class Fleet:
             if place.state is not PlaceState.ENDED:
                 self._engine.stop(name)
 
-    def _look(self) -> Mapping[str, Place]:
+    def _look(self) -> Mapping[str, AgentPlace]:
         """Look where the agents are, and log what has changed; returns those that have ended."""
         before = self._places
         self._places = self._engine.places()
@@ -115,7 +115,7 @@ class Fleet:
         self._has_begun |= any(place.state in _UP for place in self._places.values())
         return self._replacing.look(self._places, time.monotonic())
 
-    def _log_state(self, name: str, place: Place) -> None:
+    def _log_state(self, name: str, place: AgentPlace) -> None:
         match place.state:
             case PlaceState.RUNNING:
                 self._log.event("agent-placed", host=name, place=place.host)

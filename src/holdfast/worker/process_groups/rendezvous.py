@@ -23,7 +23,7 @@ from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.errors import JobError
 from holdfast.job.spec import Job
-from holdfast.wire.messages import OpenTunnelMessage, Place, Route
+from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of
 
@@ -111,7 +111,7 @@ def _open_tunnel(network: Network, group: Group, agent: AgentLink, ports: list[i
         host = network.hosts.host_of(rank)
         theirs = _Own.model_validate_json(payload)
         places.setdefault(host, []).extend(
-            Route(to=Place(address=loopback_of(host), port=port), tunnel=theirs.tunnel)
+            Route(to=LoopbackAddress(address=loopback_of(host), port=port), tunnel=theirs.tunnel)
             for port in theirs.ports
         )
     if group.rank == group.local[0]:

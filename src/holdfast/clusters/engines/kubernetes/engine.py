@@ -22,7 +22,7 @@ from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.host_facts import HostFacts
 from holdfast.clusters.engines.kubernetes.pods import NOISE, PYTHON, Pod, Pods
 from holdfast.clusters.engines.own_wheel import version_of_code
-from holdfast.core.placement.replacing import Place
+from holdfast.core.placement.replacing import AgentPlace
 from holdfast.errors import EngineError
 
 WATCH_S: Final = 5.0
@@ -85,7 +85,7 @@ class KubernetesEngine:
         self._agents.use(good)
         return ""
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
         seen = self._seen
         ready = [pod.name for pod in seen if not pod.lacks and pod.name not in self._unfit]

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.ray import cluster
 from holdfast.clusters.engines.ray.agent_actor import AgentActor
-from holdfast.core.placement.replacing import Place, PlaceState
+from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 
 RESERVE_S: Final = 5.0
@@ -50,7 +50,7 @@ class _Placed:
     actor: Any
     node: Any
     result: Any
-    place: Place
+    place: AgentPlace
 
 
 class RayEngine:
@@ -117,7 +117,7 @@ class RayEngine:
             actor=actor,
             node=actor.node.remote(),
             result=actor.run.remote(launch.arguments, launch.token),
-            place=Place(state=PlaceState.PENDING),
+            place=AgentPlace(state=PlaceState.PENDING),
         )
         with self._lock:
             self._placed[launch.name] = placed
@@ -127,7 +127,7 @@ class RayEngine:
         with suppress(Exception):  # it has ended
             ray.kill(self._placed[name].actor)
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._news)
@@ -195,14 +195,14 @@ class RayEngine:
                 os.eventfd_write(self._news, 1)
 
 
-def _look(placed: _Placed, draining: Mapping[str, float | None]) -> Place | None:
+def _look(placed: _Placed, draining: Mapping[str, float | None]) -> AgentPlace | None:
     """Place of an agent now, if that has changed."""
     before = now = placed.place
     if placed.result is None:
         return None
     if placed.node is not None and _is_ready(placed.node):
         with suppress(Exception):  # its result says why
-            now = Place(state=PlaceState.RUNNING, host=ray.get(placed.node))
+            now = AgentPlace(state=PlaceState.RUNNING, host=ray.get(placed.node))
         placed.node = None
     if now.host in draining:
         now = replace(now, state=PlaceState.DRAINING, deadline_unix_s=draining[now.host])
@@ -212,14 +212,14 @@ def _look(placed: _Placed, draining: Mapping[str, float | None]) -> Place | None
     return now if now != before else None
 
 
-def _ended(result: Any, host: str) -> Place:
+def _ended(result: Any, host: str) -> AgentPlace:
     try:
         status, printed = ray.get(result)
     except Exception as error:  # noqa: BLE001  # of the actor, its node or the cluster
         cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return Place(state=PlaceState.ENDED, host=host, cause=cause)
+        return AgentPlace(state=PlaceState.ENDED, host=host, cause=cause)
     cause = f"the agent ended with status {status}: {printed}" if status else ""
-    return Place(state=PlaceState.ENDED, host=host, cause=cause, succeeded=status == 0)
+    return AgentPlace(state=PlaceState.ENDED, host=host, cause=cause, succeeded=status == 0)
 
 
 def _is_ready(ref: Any) -> bool:
