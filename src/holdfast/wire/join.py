@@ -1,8 +1,9 @@
-"""Join: how a host asks a coordinator to take part in a run, over TLS.
+"""Join: how a host asks a coordinator to take part in a run, over TLS, and gets its job.
 
     host ── JoinMessage ─────────────────────▶ coordinator, first port
          ◀─ JoinedMessage or RefusedMessage ──
     host ── gRPC with the certificate ───────▶ coordinator, the port after it
+         ◀─ JobMessage: job and sources ──────
 
 One line of JSON each way, so that what reads the messages of strangers is small. The host knows the
 coordinator by the digest in its token. It makes its keys itself, and they never leave it. A host
@@ -11,6 +12,9 @@ that has taken part before shows its certificate in place of a token.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import secrets
 import socket
 import ssl
@@ -18,10 +22,12 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+import grpc
 from pydantic import Field, TypeAdapter, ValidationError
 
-from holdfast.errors import JobError
+from holdfast.errors import JobError, ProtocolError
 from holdfast.wire.messages import Message
+from holdfast.wire.rpc import FetchJobMessage, JobMessage, Service, details_of, open_channel
 from holdfast.wire.tls import Credentials, HostCredentials, digest_of, pinned_context
 from holdfast.wire.token import Token
 
@@ -31,6 +37,8 @@ ANSWER_TIMEOUT_S: Final = 15.0
 """Time that one try may wait for the coordinator's next bytes."""
 RETRY_S: Final = 0.2
 """Wait before asking again."""
+FETCH_TIMEOUT_S: Final = 60.0
+"""Time that the coordinator may take to send the job and its sources."""
 
 
 class JoinMessage(Message):
@@ -142,6 +150,36 @@ def join(
         data=Credentials(authority=authority, certificate=answer.data, key=data.key),
     )
     return Joined(message=answer, credentials=credentials)
+
+
+def fetch_job(address: str, credentials: Credentials | None) -> tuple[JobMessage, bytes]:
+    """The job of a run, and its packed sources.
+
+    Args:
+        address: Address of the coordinator's gRPC service.
+        credentials: The agent's.
+
+    Raises:
+        JobError: The coordinator does not answer.
+        ProtocolError: The sources do not match their digest.
+    """
+    with open_channel(address, credentials) as channel:
+        try:
+            job = Service(channel).fetch_job(
+                FetchJobMessage(), timeout=FETCH_TIMEOUT_S, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            raise JobError(
+                f"the coordinator at {address} did not send its job: {details_of(error)}; join "
+                "again"
+            ) from None
+    try:
+        code = base64.b64decode(job.code, validate=True)
+    except binascii.Error:
+        code = b""
+    if hashlib.sha256(code).hexdigest() != job.code_sha256:
+        raise ProtocolError("the sources of the job do not match their SHA-256; join again")
+    return job, code
 
 
 def _answer(

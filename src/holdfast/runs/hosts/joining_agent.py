@@ -58,8 +58,7 @@ from holdfast.runs.hosts.shipper import Cursors, Shipper, ends_of
 from holdfast.runs.process_exits import ProcessExits
 from holdfast.runs.run_fork_server import fork_server
 from holdfast.tasks import code
-from holdfast.wire.fetch import fetch_job
-from holdfast.wire.join import Joined, NoRun, control_address, join
+from holdfast.wire.join import Joined, NoRun, control_address, fetch_job, join
 from holdfast.wire.rpc import JobMessage
 from holdfast.wire.tls import HostCredentials
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from holdfast.errors import JobError, ProtocolError
-from holdfast.wire import fetch
+from holdfast.wire import join
 from holdfast.wire.rpc import SERVICE, JobMessage
 
 CODE = b"sources"
@@ -40,21 +40,21 @@ def job(sha256):
 
 def test_job_and_code_arrive(coordinator):
     sent = job(hashlib.sha256(CODE).hexdigest())
-    assert fetch.fetch_job(coordinator(sent.model_dump_json().encode()), None) == (sent, CODE)
+    assert join.fetch_job(coordinator(sent.model_dump_json().encode()), None) == (sent, CODE)
 
 
 def test_code_that_does_not_match_its_digest_is_refused(coordinator):
     sent = job(hashlib.sha256(b"other").hexdigest())
     with pytest.raises(ProtocolError, match="do not match their SHA-256"):
-        fetch.fetch_job(coordinator(sent.model_dump_json().encode()), None)
+        join.fetch_job(coordinator(sent.model_dump_json().encode()), None)
 
 
 def test_an_answer_that_is_no_job_is_refused(coordinator):
     with pytest.raises(JobError, match="did not send its job"):
-        fetch.fetch_job(coordinator(b'{"run": 3}'), None)
+        join.fetch_job(coordinator(b'{"run": 3}'), None)
 
 
 def test_a_coordinator_that_does_not_answer_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(join, "FETCH_TIMEOUT_S", 0.1)
     with pytest.raises(JobError, match=r"did not send its job: .*; join again"):
-        fetch.fetch_job(f"unix:{os.path.relpath(tmp_path)}/nobody", None)
+        join.fetch_job(f"unix:{os.path.relpath(tmp_path)}/nobody", None)
