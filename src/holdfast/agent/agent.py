@@ -10,6 +10,7 @@ It has no training state: that is in the arena and in the workers.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import selectors
 import time
@@ -117,7 +118,13 @@ class Agent:
         if (listener := self._prober.listener) is not None:
             self._selector.register(listener, selectors.EVENT_READ, self._prober.accept)
         self._is_script = isinstance(run.job, ScriptJob)
-        self._monitor = WorkerMonitor(run.job, arena)
+        # The workers of one host may all wait for another, whose processor time is not known here.
+        is_idle_known = run.job.records_progress or run.job.hosts == 1
+        self._monitor = WorkerMonitor(
+            arena,
+            run.job.hang_timeout_s if is_idle_known else math.inf,
+            together=not run.job.records_progress,
+        )
         self._worker_log = WorkerLog(
             log, arena, self._monitor.can_answer, is_script=self._is_script
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -12,7 +11,6 @@ from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.core.hangs import HangDetector, Observation, PhaseKind
-from holdfast.job.spec import Job
 from holdfast.linux.proc_stat import stat_of
 
 SEARCH_S: Final = 1.0
@@ -47,15 +45,13 @@ class WorkerMonitor:
     """Observes the workers of an agent.
 
     Args:
-        job: Their job.
         arena: Has their phases.
+        idle_s: Time without processor time after which a worker hangs.
+        together: True if no phases are known: the workers hang only if all of them are idle.
     """
 
-    def __init__(self, job: Job, arena: Arena) -> None:
+    def __init__(self, arena: Arena, idle_s: float, *, together: bool) -> None:
         self._arena = arena
-        together = not job.records_progress
-        # The workers of one host may all wait for another, whose processor time is not known here.
-        idle_s = math.inf if together and job.hosts > 1 else job.hang_timeout_s
         self._hangs = HangDetector(idle_s, together=together)
         self._accounts: dict[int, _Account] = {}
         self._running: set[int] = set()

@@ -15,7 +15,6 @@ import torch
 
 from holdfast.arena.replica import Trained, replica_layout
 from holdfast.collectives.slot import SlotLayout
-from holdfast.core.step import tree
 from holdfast.doctor.torch_report import Gpu, ModelSize, TorchReport
 from holdfast.errors import HoldfastError
 from holdfast.job import load
@@ -25,7 +24,6 @@ from holdfast.tasks import reference
 from holdfast.tasks.task import FineTunes
 from holdfast.worker.checks.kernels import kernel_digests
 from holdfast.worker.checks.numerics import numerics_of
-from holdfast.worker.shard import plan_of, work_items_of
 
 
 def main() -> None:
@@ -58,7 +56,7 @@ def _report(job: TrainJob) -> TorchReport:
         cuda=torch.version.cuda or "",
         nccl=_nccl() if gpus else "",
         gpus=tuple(gpus),
-        numerics=numerics_of(job, device),
+        numerics=numerics_of(job.numerics, job.model, device),
         kernels=kernel_digests(),
         size=size,
         problem=problem,
@@ -89,12 +87,9 @@ def _size(job: TrainJob) -> ModelSize | None:
     model = _model(made)
     trained = Trained(model=model, optimizers=(made.optimizer(model.parameters()),))
     slot = SlotLayout(dict(trained.parameters()), dict(model.named_buffers()))
-    plan = plan_of(job)
-    leaves = [[item.leaf for item in work_items_of(plan, n, job)] for n in range(job.workers)]
-    partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     return ModelSize(
         replica_bytes=replica_layout(trained).size_bytes,
-        shared_bytes=(partials + 1) * slot.layout.size_bytes,
+        shared_bytes=(job.num_partials + 1) * slot.layout.size_bytes,
     )
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.errors import JobError
 from holdfast.job.data import Data
 from holdfast.job.models import Model
@@ -350,6 +352,25 @@ class TrainJob(TrainRequest):
     def num_leaves(self) -> int:
         """Leaves of the reduction tree: a shard each, or a worker each where shards are merged."""
         return self.workers if self.merges_shards else self.shards
+
+    @property
+    def num_partials(self) -> int:
+        """Most partial sums that all workers of an even step hold together."""
+        plan = self.plan()
+        items = [self.work_items(plan, place) for place in range(self.workers)]
+        return sum(
+            tree.partials_needed([item.leaf for item in each], self.num_leaves) for each in items
+        )
+
+    def plan(self, num_members: int | None = None) -> Plan:
+        """Assignment of a step's shards to members; see `core.step.plan.plan_step`."""
+        return plan_step(self.shards, self.workers, self.shards_per_worker, num_members)
+
+    def work_items(self, plan: Plan, place: int) -> list[WorkItem]:
+        """Work of a member in every step: its shards one by one, or all of them as one."""
+        if self.merges_shards:
+            return plan.merged_work_items(place, self.num_leaves)
+        return plan.work_items(place)
 
     @property
     def code_reference(self) -> str:

@@ -89,8 +89,9 @@ def _numerics(spec: WorkerSpec) -> dict[str, str]:
     """Values that other hosts must have in common with this one to compute the same bits."""
     if isinstance(spec.job, ScriptJob):
         return {}
-    on_gpu = spec.train_job.device != "cpu" and torch.cuda.is_available()
-    return numerics_of(spec.train_job, torch.device("cuda" if on_gpu else "cpu"))
+    job = spec.train_job
+    on_gpu = job.device != "cpu" and torch.cuda.is_available()
+    return numerics_of(job.numerics, job.model, torch.device("cuda" if on_gpu else "cpu"))
 
 
 def _train(session: Session, run_dir: Path) -> str:
@@ -124,6 +125,7 @@ def result_of(member: Member) -> dict[str, Any]:
     """The result of the run; the same from every member."""
     if member.models is None:
         return {}
+    job = member.job
     progress = member.progress
     best = progress.evaluations.best
     return {
@@ -134,7 +136,7 @@ def result_of(member: Member) -> dict[str, Any]:
         **member.metrics.throughput(),
         "seconds": member.times.means(),
         "bottleneck": member.breakdown.in_words,
-        "exactness": exactness(member.job, progress.numerics_changes),
+        "exactness": exactness(job.sync, job.numerics, progress.numerics_changes),
         "weights_sha256": member.joined.replica.weights_sha256(),
         "weights": member.models.weights,
     }

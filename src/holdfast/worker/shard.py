@@ -1,4 +1,4 @@
-"""Shard: the samples that user code computes a loss on, and which shards a worker is assigned."""
+"""Shard: the samples that user code computes a loss on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.data.dataset import Batch
 from holdfast.errors import JobError
-from holdfast.job.train_job import TrainJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +48,3 @@ class Shard:
             f"shard.x and shard.y are for batches like (x, y); this one is a "
             f"{type(self.batch).__name__}, so use shard.batch"
         )
-
-
-def plan_of(job: TrainJob, num_members: int | None = None) -> Plan:
-    """Assignment of a step's shards to members; see `core.step.plan.plan_step`."""
-    return plan_step(job.shards, job.workers, job.shards_per_worker, num_members)
-
-
-def work_items_of(plan: Plan, place: int, job: TrainJob) -> list[WorkItem]:
-    """Work of a member in every step: its shards one by one, or all of them as one."""
-    if job.merges_shards:
-        return plan.merged_work_items(place, job.num_leaves)
-    return plan.work_items(place)

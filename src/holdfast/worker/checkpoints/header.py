@@ -22,10 +22,11 @@ def header_of(
 ) -> dict[str, Any]:
     """The header of a checkpoint of this step, as JSON values; the same on every worker."""
     layout = replica.layout
+    job = spec.train_job
     return Header(
         step=progress.step,
         generation=generation,
-        weights_config=spec.job.weights_config(),
+        weights_config=job.weights_config(),
         tensors=tuple(
             Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
             for e in layout.entries
@@ -42,7 +43,7 @@ def header_of(
         metrics=progress.evaluations.metrics,
         best=progress.evaluations.best,
         order=progress.order,
-        numerics=numerics_of(spec.train_job, replica.flat.device),
+        numerics=numerics_of(job.numerics, job.model, replica.flat.device),
         numerics_changes=tuple(progress.numerics_changes),
         versions={
             "holdfast": metadata.version("holdfast"),

@@ -224,8 +224,10 @@ class Restorer:
         Raises:
             JobError: They differ, and the job does not accept that.
         """
-        changed = changes(manifest.numerics, numerics_of(self._spec.train_job, replica.flat.device))
-        if changed and self._spec.train_job.on_numerics_change == "fail":
+        job = self._spec.train_job
+        here = numerics_of(job.numerics, job.model, replica.flat.device)
+        changed = changes(manifest.numerics, here)
+        if changed and job.on_numerics_change == "fail":
             raise JobError(
                 f"the checkpoint of step {manifest.step} was made on other hardware or software: "
                 f"{', '.join(changed)}. The weights would not be bit-exact; resume where it was "

@@ -16,8 +16,7 @@ from typing import Final
 import torch
 
 from holdfast.errors import JobError
-from holdfast.job.models import MistralSpec
-from holdfast.job.train_job import TrainJob
+from holdfast.job.models import MistralSpec, Model
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
@@ -26,36 +25,36 @@ _LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
 """Libraries that compute parts of a model with 4-bit weights."""
 
 
-def numerics_of(job: TrainJob, device: torch.device) -> dict[str, str]:
+def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dict[str, str]:
     """Values that the bits of this host's workers depend on, by name.
 
     It is the same for all workers of a host, so that they decide alike.
 
     Args:
-        job: With portable numerics, the results of kernels count instead of the CPU model.
+        numerics: The job's; if portable, results of kernels count instead of the CPU model.
+        model: The job's, if its task is built in.
         device: Device of this worker.
     """
-    portable = job.numerics == "portable" and device.type == "cpu"
+    portable = numerics == "portable" and device.type == "cpu"
     return {
         "torch": torch.__version__,
         "device": _devices() if device.type == "cuda" else device.type,
         **(kernel_digests() if portable else {"processor": _processor()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
-        **{name: _version(name) for name in _LIBRARIES if isinstance(job.model, MistralSpec)},
+        **{name: _version(name) for name in _LIBRARIES if isinstance(model, MistralSpec)},
     }
 
 
-def check_portable(job: TrainJob) -> None:
-    """Raises: JobError: This CPU cannot compute with the numerics that the job asks for."""
+def check_portable() -> None:
+    """Raises: JobError: This CPU cannot compute with `numerics: portable`."""
     capability = torch.backends.cpu.get_cpu_capability()
-    if job.numerics == "portable" and capability != "AVX2":
+    if capability != "AVX2":
         raise JobError(
             f"numerics=portable needs a CPU with AVX2; torch uses {capability} on this host. "
             "Set numerics=exact, or run on another host"
         )
-    if job.numerics == "portable":
-        kernel_digests()  # before the user's code changes torch's defaults
+    kernel_digests()  # before the user's code changes torch's defaults
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -67,10 +66,12 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exactness(job: TrainJob, changed: list[str]) -> str:
+def exactness(sync: str, numerics: str, changed: list[str]) -> str:
     """Exactness of the weights of a run."""
-    if job.merges_shards:
-        return "not exact: sync=ddp" if job.sync == "ddp" else "not exact: numerics=fast"
+    if sync == "ddp":
+        return "not exact: sync=ddp"
+    if numerics == "fast":
+        return "not exact: numerics=fast"
     return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"
 
 

@@ -38,7 +38,7 @@ from holdfast.worker.data_check import check_samples, note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
-from holdfast.worker.shard import Shard, plan_of
+from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
 from holdfast.worker.step.shard_work import checked_number
 from holdfast.worker.step.stepper import Work
@@ -356,7 +356,7 @@ class TrainingLoop:
                 with self._event_log() as log:
                     log.event("scores-missing", balance=self._job.balance, ranks=list(unscored))
         counts = self._balancing.plan.counts
-        before = self._recorded_counts or plan_of(self._job, len(counts)).counts
+        before = self._recorded_counts or self._job.plan(len(counts)).counts
         if counts == before:
             return
         self._recorded_counts = counts

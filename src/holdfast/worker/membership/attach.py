@@ -25,7 +25,6 @@ from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NoStateError
-from holdfast.job.train_job import TrainJob
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
@@ -33,7 +32,6 @@ from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.frozen_weights import Bases
 from holdfast.worker.membership.initial_weights import InitialWeights
-from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.factory import StepperFactory, stepper_factory
 from holdfast.worker.user_state.user_state import UserState
@@ -149,7 +147,7 @@ class AttachedModels:
     @cached_property
     def steppers(self) -> StepperFactory:
         """Builds the stepper, and has the model as user code calls it."""
-        return stepper_factory(self._job, self.module)
+        return stepper_factory(self._job.sync, self.module)
 
     def register(self, name: str, registered: object) -> None:
         """Make `registered` part of the run's state.
@@ -215,7 +213,13 @@ class AttachedModels:
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
             replica_bytes = size_bytes if self._in_arena else 0
-            check_memory(self._job, self.sections, replica_bytes, self.bases.size_bytes)
+            check_memory(
+                self.sections,
+                self._job.num_partials,
+                self._job.workers,
+                replica_bytes,
+                self.bases.size_bytes,
+            )
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
         # With a donor the memory is left as it is: a lost worker may have left an intact replica
@@ -289,37 +293,35 @@ def _takes_model(factory: OptimizerFactory) -> bool:
 
 
 def check_memory(
-    job: TrainJob, sections: Sections, replica_bytes: int, base_bytes: int = 0
+    sections: Sections, partials: int, workers: int, replica_bytes: int, base_bytes: int
 ) -> None:
     """Compare the memory that the run needs at least with the available memory.
 
     What a model needs for its activations is not known yet and not counted.
 
     Args:
-        job: The job.
         sections: Memory that the workers share, mapped and not yet written to.
+        partials: Partial sums that the workers hold together.
+        workers: Workers of the run.
         replica_bytes: Size of a replica; 0 if replicas are on GPUs.
         base_bytes: Size of the bases, of which the host has one copy.
 
     Raises:
         JobError: The run cannot fit.
     """
-    plan = plan_of(job)
-    leaves = [[item.leaf for item in work_items_of(plan, rank, job)] for rank in range(job.workers)]
-    partials = sum(tree.partials_needed(own, job.num_leaves) for own in leaves)
     shared = sections.used_bytes(partials)
     # Activations come on top; they are not known yet, so this is a lower limit.
-    own = job.workers * replica_bytes
+    own = workers * replica_bytes
     host = available()
     needed = shared + own + base_bytes
     if needed <= host.size_bytes:
         return
     and_base = f", and {in_words(base_bytes)} for frozen weights" if base_bytes else ""
-    advice = ["start fewer workers"] if job.workers > 1 else []
-    advice += ["set fewer shards"] if partials > job.workers else []
+    advice = ["start fewer workers"] if workers > 1 else []
+    advice += ["set fewer shards"] if partials > workers else []
     raise JobError(
         f"the run needs at least {in_words(needed)} of memory; only "
-        f"{in_words(host.size_bytes)} are available of {host.limit}. {job.workers} workers keep "
+        f"{in_words(host.size_bytes)} are available of {host.limit}. {workers} workers keep "
         f"{in_words(replica_bytes)} each for weights and optimizer, and share {in_words(shared)} "
         f"for gradients and the like{and_base}: {', '.join([*advice, 'make the model smaller'])}, "
         "or give it more memory"

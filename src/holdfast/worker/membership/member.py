@@ -22,6 +22,8 @@ from holdfast.collectives.connections import Listener
 from holdfast.collectives.group import agree
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.errors import Aborted, JobError, UntrustedStateError
+from holdfast.job.part import MAX_SHARDS
+from holdfast.job.train_job import MEASURED
 from holdfast.rundir.run_directory import BASES
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
@@ -42,7 +44,6 @@ from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
-from holdfast.worker.shard import plan_of, work_items_of
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.commit import RequestFlags, StepCommitted
 from holdfast.worker.step.stepper import StepContext, Stepper
@@ -102,7 +103,8 @@ class Member:
     ) -> None:
         self.job = job = spec.train_job
         self.device = devices.choose_device(job.device, spec.rank)
-        check_portable(job)
+        if job.numerics == "portable":
+            check_portable()
         if not job.merges_shards:
             check_reduction()
         self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, describe)
@@ -110,7 +112,12 @@ class Member:
         self.progress = Progress()
         run_dir = Path(spec.run_dir)
         self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
-        self.breakdown = Breakdown(self.group, run_dir, job)
+        self.breakdown = Breakdown(
+            self.group,
+            run_dir,
+            most_shards=0 if job.merges_shards else min(job.batch, MAX_SHARDS),
+            is_dynamic=job.balance in MEASURED,
+        )
         self.standby = StandbyMember(agent, arena)
         self.metrics = Metrics(spec.run_dir)
         self._spec = spec
@@ -250,8 +257,8 @@ class Member:
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
         # Memory is allocated for even shares; the balance may move shards between workers later.
-        even = plan_of(self.job, len(resume.members))
-        items = work_items_of(even, self.group.member_index, self.job)
+        even = self.job.plan(len(resume.members))
+        items = self.job.work_items(even, self.group.member_index)
         replica, sections = self.models.allocate(items, resume)
         if resume.generation == 1 and is_first_member:
             log_sensitive_kernels(self.metrics.run_dir)

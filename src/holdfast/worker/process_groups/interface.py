@@ -6,7 +6,6 @@ import os
 from typing import Final
 
 from holdfast.collectives.group import Group
-from holdfast.job.spec import Job
 from holdfast.linux.interfaces import interface_of
 from holdfast.worker.process_groups.rendezvous import host_of
 
@@ -15,13 +14,13 @@ LOOPBACK: Final = "lo"
 """What the fork server sets: the interface for workers that are all on one host."""
 
 
-def set_interface(job: Job, group: Group) -> None:
-    """Have gloo and NCCL use the interface of this host, on a trusted network.
+def set_interface(group: Group) -> None:
+    """Have gloo and NCCL use the interface of this host; for a trusted network only.
 
     Without it, gloo uses the address that the host's name resolves to, and NCCL any interface. An
     interface that the user has named remains.
     """
-    if group.network is None or job.network != "trusted":
+    if group.network is None:
         return
     name = interface_of(host_of(group.network.hosts.addresses[group.rank]))
     for variable in VARIABLES if name else ():

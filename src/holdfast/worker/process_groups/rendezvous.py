@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -22,7 +22,6 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
 from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.worker.agent_link import AgentLink
 from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of
@@ -65,28 +64,34 @@ class _Own(BaseModel):
     ports: tuple[int, ...]
 
 
-def meet(job: Job, group: Group, agent: AgentLink) -> Rendezvous:
+def meet(group: Group, agent: AgentLink, trust: Literal["tls", "trusted"], port: int) -> Rendezvous:
     """Serve the store, as rank 0, or learn where it is.
 
+    Args:
+        group: The members of the generation.
+        agent: Opens tunnels to other hosts.
+        trust: The job's `network`; with `tls`, connections to other hosts go through tunnels.
+        port: Port of the store; 0 chooses a free one.
+
     Raises:
-        JobError: The job's port is in use.
+        JobError: The port is in use.
         OSError: Connections to another host cannot be carried.
     """
     network = group.network
     ports = list[int]()
     if network is None:
         address = HOST
-    elif job.network == "tls":
+    elif trust == "tls":
         address = loopback_of(network.hosts.host_of(group.members[0]))
         ports.append(bind_gloo(loopback_of(network.host)))
     else:
         address = host_of(network.hosts.addresses[group.members[0]])
-    store = _serve(group, address, job.port) if group.member_index == 0 else None
+    store = _serve(group, address, port) if group.member_index == 0 else None
     if network is not None and ports:
         _open_tunnel(network, group, agent, [*ports, *([store.port] if store else [])])
     # The store is served, and tunnels are open: a worker that passes this barrier can connect.
-    port = group.barrier(WorkerTag.ATTACH, 0, store.port if store else 0)[0]
-    return Rendezvous(address=address, port=port, store=store)
+    served_at = group.barrier(WorkerTag.ATTACH, 0, store.port if store else 0)[0]
+    return Rendezvous(address=address, port=served_at, store=store)
 
 
 def host_of(address: str) -> str:

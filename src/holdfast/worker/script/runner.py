@@ -61,7 +61,8 @@ def run(
         rendezvous: Rendezvous | None = None
         if job.script.process_groups:
             enter_group(group, agent, listener, resume)
-            rendezvous = meet(job, group, agent)  # its store lasts as long as rank 0 holds it here
+            # The store lasts as long as rank 0 holds it here.
+            rendezvous = meet(group, agent, job.network, job.port)
             restarted = max(group.barrier(WorkerTag.ATTACH, 0, restarts_in(Path(spec.run_dir))))
             _set_environment(spec, group, rendezvous, restarted)
             _leave_network(group, listener)
@@ -149,7 +150,8 @@ def _set_environment(
         "TORCHELASTIC_ERROR_FILE": str(errors),
         "HOLDFAST_RUN_DIR": spec.run_dir,
     }
-    set_interface(spec.job, group)
+    if spec.job.network == "trusted":
+        set_interface(group)
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if len(group.local) > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -32,7 +32,6 @@ from holdfast.errors import JobError
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import meet
-from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
@@ -96,10 +95,11 @@ class DdpStepper:
         own_gpus = device.type == "cuda" and (
             job.resources.gpus > 0 or torch.cuda.device_count() >= len(group.local)
         )
-        set_interface(job, group)
+        if job.network == "trusted":
+            set_interface(group)
         dist.init_process_group(
             "nccl" if own_gpus else "gloo",
-            store=meet(job, group, worker.agent).connect(),
+            store=meet(group, worker.agent, job.network, job.port).connect(),
             rank=group.rank,
             world_size=len(group.members),
         )
@@ -124,7 +124,7 @@ class DdpStepper:
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
-        self.work_items = work_items_of(plan, self._group.member_index, self._job)
+        self.work_items = self._job.work_items(plan, self._group.member_index)
         assert [item.leaf for item in self.work_items] == [self._group.rank], "one batch a worker"
 
     def resume(self, step: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
-from holdfast.job.train_job import TrainJob
 from holdfast.worker.step.ddp import DdpModel, DdpStepper
 from holdfast.worker.step.stepper import StepContext, Stepper
 from holdfast.worker.step.tree import TreeStepper
@@ -29,9 +29,9 @@ class StepperFactory:
     build: Callable[[StepContext], Stepper]
 
 
-def stepper_factory(job: TrainJob, model: nn.Module) -> StepperFactory:
+def stepper_factory(sync: Literal["tree", "ddp"], model: nn.Module) -> StepperFactory:
     """The factory for a job that trains `model`."""
-    if job.sync == "ddp":
+    if sync == "ddp":
         wrapped = DdpModel(model)
         build = functools.partial(DdpStepper, wrapped)
         return StepperFactory(model=wrapped, reduces_in_slots=False, build=build)

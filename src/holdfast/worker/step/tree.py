@@ -28,7 +28,6 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
 from holdfast.worker.devices import WeightCasts
-from holdfast.worker.shard import work_items_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
@@ -95,7 +94,7 @@ class TreeStepper:
 
     def assign(self, step: int, plan: Plan) -> None:
         """Implements `Stepper.assign`."""
-        self.work_items = work_items_of(plan, self._group.member_index, self._job)
+        self.work_items = self._job.work_items(plan, self._group.member_index)
         self._verifier.begin(step, plan)
 
     def resume(self, step: int) -> None:

@@ -25,13 +25,12 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job.train_job import BALANCES, MEASURED, SCORED, TrainJob
+from holdfast.job.train_job import BALANCES, MEASURED, SCORED
 from holdfast.linux.host_memory import available
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.progress import Progress
-from holdfast.worker.shard import plan_of
 
 
 class Balancing:
@@ -65,7 +64,9 @@ class Balancing:
         self._members: tuple[int, ...] = ()
         self._balance: Balance | None = None
         self._spare_slots: int | None = None
-        self._policy = None if self._job.balance in BALANCES else policy_of(self._job, run_dir)
+        self._policy = (
+            None if self._job.balance in BALANCES else policy_of(self._job.balance, run_dir)
+        )
 
     def begin_generation(self, slot_bytes: int = 0) -> None:
         """Plan for the members of a new generation.
@@ -77,7 +78,7 @@ class Balancing:
             Aborted: The generation is over.
         """
         self._members = members = self._group.members
-        self.plan = plan_of(self._job, len(members))
+        self.plan = self._job.plan(len(members))
         self.straggler = None
         self.unscored = ()
         self.ignore_step()  # what remains of it may not be divided by the plan
@@ -205,13 +206,13 @@ def _slots_of(plan: Plan, hosts: Sequence[range]) -> list[int]:
     ]
 
 
-def policy_of(job: TrainJob, run_dir: Path) -> Policy:
-    """The user's function that `job.balance` names.
+def policy_of(balance: str, run_dir: Path) -> Policy:
+    """The user's function that `balance` names.
 
     Raises:
         JobError: It cannot be imported.
     """
     try:
-        return reference.load(located(job.balance, run_dir), reference.POLICY_MODULE)
+        return reference.load(located(balance, run_dir), reference.POLICY_MODULE)
     except JobError as error:
-        raise JobError(f"balance={job.balance}: {error}") from error.__cause__
+        raise JobError(f"balance={balance}: {error}") from error.__cause__

@@ -15,8 +15,6 @@ from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
 from holdfast.core.balance.slow_links import SlowLinks
 from holdfast.core.balance.slowdowns import Reason, Slowdowns
 from holdfast.core.balance.times import PHASES, StepTimes
-from holdfast.job.part import MAX_SHARDS
-from holdfast.job.train_job import MEASURED, TrainJob
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 
@@ -30,19 +28,20 @@ class Breakdown:
     Args:
         group: The members of the current generation.
         run_dir: Directory of the run.
-        job: Job of the run.
+        most_shards: Shards that the job may have; 0 if a worker's shards are merged.
+        is_dynamic: True if measured times divide the shards.
 
     Attributes:
         bottleneck: Limit of the run in its last steps; None if that is not known yet.
     """
 
-    def __init__(self, group: Group, run_dir: Path, job: TrainJob) -> None:
+    def __init__(self, group: Group, run_dir: Path, *, most_shards: int, is_dynamic: bool) -> None:
         self._group = group
         self._events = run_dir / EVENTS
         self._slowdowns = Slowdowns()
         self._links: SlowLinks | None = None
-        self._most_shards = 0 if job.merges_shards else min(job.batch, MAX_SHARDS)
-        self._is_dynamic = job.balance in MEASURED
+        self._most_shards = most_shards
+        self._is_dynamic = is_dynamic
         self._finder = self._new_finder()
         self._members: tuple[int, ...] = ()
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
