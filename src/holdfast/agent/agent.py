@@ -15,12 +15,12 @@ import select
 import selectors
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.prober import Prober
-from holdfast.agent.resume import log_generation, log_standbys, resume_message
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
 from holdfast.agent.worker_log import WorkerLog
@@ -31,6 +31,7 @@ from holdfast.arena.worker_status import progress_of
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
+from holdfast.core.membership import by_host
 from holdfast.core.placement.shares import first_free
 from holdfast.core.protocol import Failure
 from holdfast.errors import ProtocolError
@@ -52,6 +53,7 @@ from holdfast.wire.messages import (
     OpenTunnelMessage,
     PartStagedMessage,
     PeerUnreachableMessage,
+    ResumeMessage,
     ShutdownMessage,
     StagingMessage,
 )
@@ -126,7 +128,7 @@ class Agent:
             together=not run.job.records_progress,
         )
         self._worker_log = WorkerLog(
-            log, arena, self._monitor.can_answer, is_script=self._is_script
+            log, run.where, arena, self._monitor.can_answer, is_script=self._is_script
         )
         self._events: deque[events.AgentEvent] = deque()
         self._observe_at = time.monotonic()
@@ -250,11 +252,13 @@ class Agent:
         self._arena.clear_reduced_step()
         committed = (self._arena[rank, Word.COMMITTED] for rank in before)
         workers = self._workers.values()
-        log_generation(self._log, action, self._members, max(committed, default=0), workers)
+        self._worker_log.generation_begins(
+            action, self._members, max(committed, default=0), workers
+        )
         found = self._checkpoints.found
-        message = resume_message(action, self._machine.members, self._key, found)
+        message = _resume_message(action, self._machine.members, self._key, found)
         standbys = self._machine.standbys
-        log_standbys(workers, standbys, action.start.step, self._log, self._run)
+        self._worker_log.standbys_change(workers, standbys, action.start.step)
         for worker in workers:
             worker.has_resumed = True
             worker.halted_at = None
@@ -417,3 +421,27 @@ class Agent:
                     worker.kill()
         if any(each.hung for each in self._workers.values()):
             self._worker_log.hang_found(self._workers.values(), self._members)
+
+
+def _resume_message(
+    action: actions.ResumeWorkers, members: Mapping[int, str], key: str, restore: Iterable[str]
+) -> ResumeMessage:
+    """Message to every member.
+
+    Args:
+        action: Says where the generation begins.
+        members: The host of every rank.
+        key: Secret of the members.
+        restore: The checkpoints of this host, newest first.
+    """
+    hosts = tuple(by_host(members).values())
+    return ResumeMessage(
+        hosts=hosts if len(hosts) > 1 else (),
+        addresses=dict(action.addresses),
+        key=key,
+        generation=action.generation,
+        members=tuple(sorted(members)),
+        step=action.start.step,
+        donors=dict(action.start.donors),
+        restore=tuple(restore),
+    )

@@ -1,17 +1,18 @@
-"""Worker log: what an agent writes down of its workers: how they end, and where all are when one
-hangs.
+"""Worker log: what an agent writes down of its workers: when a generation begins, how they end, and
+where all are when one hangs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from holdfast.agent.activities import activities, longest_wait_s
 from holdfast.agent.worker_handle import WorkerHandle
 from holdfast.arena.memory import Arena
+from holdfast.core.actions import ResumeWorkers
 from holdfast.core.failures import Exit
-from holdfast.core.protocol import Failure
+from holdfast.core.protocol import Eviction, Failure
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.stacks import await_stacks, innermost
 
@@ -27,19 +28,76 @@ class WorkerLog:
 
     Args:
         log: The events.
+        where: Name of this host in an event; see `RunContext.where`.
         arena: Arena of this host.
         can_answer: Says of a process whether it could write its stacks when last observed.
         is_script: True if the workers run a script.
     """
 
     def __init__(
-        self, log: EventLog, arena: Arena, can_answer: Callable[[int], bool], *, is_script: bool
+        self,
+        log: EventLog,
+        where: Mapping[str, str],
+        arena: Arena,
+        can_answer: Callable[[int], bool],
+        *,
+        is_script: bool,
     ) -> None:
         self._log = log
+        self._where = where
         self._arena = arena
         self._can_answer = can_answer
         self._is_script = is_script
         self._observed_generation = 0
+
+    def generation_begins(
+        self,
+        action: ResumeWorkers,
+        members: Iterable[int],
+        committed: int,
+        workers: Iterable[WorkerHandle],
+    ) -> None:
+        """Note that a generation begins.
+
+        Args:
+            action: Says where it begins.
+            members: All of them, by rank.
+            committed: The most steps that a member of this host had committed.
+            workers: All of this host.
+        """
+        halted_at = max((each.halted_at for each in workers if each.halted_at), default=None)
+        self._log.event(
+            "generation-started",
+            number=action.generation,
+            members=members,
+            step=action.start.step,
+            last_committed_step=committed,
+            from_checkpoint=not action.start.donors,
+            checkpoint=action.start.checkpoint,
+            **({} if halted_at is None else {"halted_at": round(halted_at, 6)}),
+        )
+
+    def standbys_change(
+        self, workers: Iterable[WorkerHandle], standbys: Mapping[int, Eviction], step: int
+    ) -> None:
+        """Note which workers go to standby with a generation, and which return from there.
+
+        Args:
+            workers: All of this host.
+            standbys: The ranks that are on standby now, and why.
+            step: From which the others resume.
+        """
+        for worker in workers:
+            before = worker.is_on_standby
+            eviction = standbys.get(worker.rank)
+            worker.is_on_standby = eviction is not None
+            if eviction is not None and not before:
+                reason = eviction.reason
+                self._log.event(
+                    "worker-evicted", **worker.named, step=step, reason=reason, **self._where
+                )
+            elif eviction is None and before:
+                self._log.event("worker-returned", **worker.named, step=step, **self._where)
 
     def exited(self, worker: WorkerHandle, end: Exit, failure: Failure) -> None:
         """Note the end of a worker."""
