@@ -184,6 +184,7 @@ class Agent:
         if len(self._events) > 1:
             return
         while self._events:
+            # Performing an action may bring further events: they are handled after it, not within.
             for action in self._machine.handle(self._events[0], time.monotonic()):
                 if isinstance(action, actions.CheckpointAction):
                     self._checkpoints.perform(action)
@@ -225,6 +226,7 @@ class Agent:
         if self._forming_since is None:
             self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
+        # Workers that wait abandon their step now, the others when they wait next; then all halt.
         self._arena.announce(abort.generation)
         if self._run.tunnel is not None:
             self._run.tunnel.end(abort.generation)
@@ -249,6 +251,7 @@ class Agent:
         self._forming_since = None
         before = self._members
         self._members = tuple(sorted(self._machine.members))
+        # All have halted: what the arena says of their last step may be changed.
         self._arena.clear_reduced_step()
         committed = (self._arena[rank, Word.COMMITTED] for rank in before)
         workers = self._workers.values()
@@ -324,6 +327,7 @@ class Agent:
         """Handle exits: those that another failure may have caused last, after a short wait."""
         ended = self._ended()
         deadline = time.monotonic() + CASCADE_GRACE_S
+        # A process that took others down with it may be seen to exit after them.
         while 0 < len(ended) < len(self._workers) and all(map(self._may_be_cascading, ended)):
             if (left_s := deadline - time.monotonic()) <= 0:
                 break
@@ -383,6 +387,7 @@ class Agent:
             result = {"status": "stopped" if end.stopping else "finished"}
             self._handle(events.WorkerFinished(worker.rank, self._machine.generation, result))
             return
+        # Whatever the others report from here on, this failure may be its cause.
         if not end.is_expected:
             for other in self._workers.values():
                 other.after_failure = True
@@ -410,6 +415,7 @@ class Agent:
             why = hung.get(worker.pid, "")
             if worker.number in late:
                 why = f"did not halt for {limit_s:.0f} s"
+            # Named at one observation, killed at the next: its stacks are written by then.
             if worker.hung or overdue:
                 worker.kill()
             elif why:

@@ -141,6 +141,7 @@ class Checkpoints:
     def _performed(self, action: CheckpointAction) -> CheckpointEvent | None:
         match action:
             case FindCheckpoint(generation):
+                # Whole drafts of earlier generations are published first: one may be the newest.
                 self._complete_before(generation)
                 return CheckpointFound(generation, self._find())
             case RemovePartialCheckpoints(generation):
@@ -155,6 +156,7 @@ class Checkpoints:
                 return None
             case CompleteCheckpoint(result):
                 completed = self._complete(result)
+                # After one that failed, older ones are all that there is: they stay.
                 if not completed.error:
                     self._delete_old()
                 return CheckpointCompleted(completed)
@@ -180,6 +182,7 @@ class Checkpoints:
         prepared = prepare(self._store, parts, attempt, self._write, self._code)
         number = prepared.draft.number
         self._prepared[generation, number] = prepared
+        # The draft has the state, or has failed: workers may stage another in its place.
         self._arena.release(generation, number)
         if prepared.differs:
             self._arena.request_comparison(generation)

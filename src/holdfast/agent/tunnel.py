@@ -116,6 +116,7 @@ class Tunnel:
     async def _open(self, wanted: OpenTunnelMessage) -> None:
         if wanted.generation < self._newest:
             return  # its workers are being ended
+        # Connections of older generations end before any of this one is carried.
         self._end(wanted.generation)
         self._generation = wanted.generation
         self._exposed = frozenset((each.address, each.port) for each in wanted.exposed)
@@ -206,6 +207,7 @@ class Tunnel:
         """A connection of another agent, to a worker of this host."""
         magic, generation, packed, port = _HEADER.unpack(header)
         target = socket.inet_ntoa(packed), port
+        # A certificate is not enough: only ports that workers of this generation expose are open.
         if (magic, generation) != (_MAGIC, self._generation) or target not in self._exposed:
             self.num_refused += 1
             return

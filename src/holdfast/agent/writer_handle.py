@@ -145,6 +145,8 @@ class WriterHandle:
         with suppress(ConnectionError):  # which the end of its messages says too
             self._send(request)
         written = _answer(channel, time.monotonic() + transfer_timeout_s(request.size_bytes))
+        # A process that hangs is killed, so that no write of it comes late. The agent's own thread
+        # starts the next one: see `restart_if_lost`.
         if written is None:
             with suppress(OSError):  # it has exited
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)

@@ -146,6 +146,7 @@ def complete(
     if not error:
         name = names.checkpoint_name(draft.step)
         try:
+            # The same state is published already, so its second draft is of no use.
             if prepared.is_stored:
                 _discard(store, draft.step, attempt)
             else:

@@ -73,6 +73,7 @@ class Retention:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A verification that is under way stops at the deadline, between two chunks.
         self._deadline = time.monotonic() + CLOSE_S
         self._requests.put(False)
         self._thread.join(CLOSE_S + 1)  # a storage that hangs must not keep the writer

@@ -81,6 +81,7 @@ class CheckpointStore:
             raise CheckpointError(f"{where}/{MANIFEST} is missing, or is not a file")
         text = bytearray(size)
         self.storage.read(name, MANIFEST, 0, memoryview(text))
+        # First that it is whole, then who signed it, then that it belongs here, with its files.
         manifest = Manifest.parse(bytes(text), f"{where}/{MANIFEST}")
         self.seal.check_signature(manifest, f"{where}/{MANIFEST}")
         if names.checkpoint_name(manifest.step) != name:
@@ -134,6 +135,7 @@ class CheckpointStore:
         It loses its name first, so a crash never leaves half of one.
         """
         deleted = names.deleted_name(name)
+        # Under the new name no run resumes from it, whatever of its files is deleted.
         self.storage.rename(name, deleted)
         if name in self.pinned():  # `pin` looks for the name after it has written the pin
             self.storage.rename(deleted, name)

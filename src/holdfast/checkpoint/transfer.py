@@ -92,6 +92,7 @@ def receive(
             _receive_part(store, draft, manifest, part, stream)
         if next(stream, None) is not None:
             raise CheckpointError(f"{_STREAM} has more bytes than its manifest says")
+        # All parts are here and verified: only now does the draft get its manifest and its name.
         store.prepare(manifest, attempt)
         return store.publish(manifest.step, attempt)
     except BaseException:

@@ -72,6 +72,7 @@ class Admission:
         if before is not None and before.role != Role.AGENT:
             raise Refused("a certificate that is not an agent's", "join with a token")
         keys = hashlib.sha256(f"{request.agent}{request.data}".encode()).hexdigest()
+        # A host asks again if the answer was lost; its keys are new for every other request.
         known = next((each for each in self._admitted if each.keys == keys), None)
         if known is not None:
             return self._joined(known.host, request)
@@ -85,6 +86,7 @@ class Admission:
         name = _name_of(request.hostname)
         joined = self._joined(name, request)  # before it counts: the request may be none
         admitted = HostAdmitted(host=name, keys=keys, token=digest)
+        # Durable before the host is answered: a successor must count this use of the token.
         self._journal.admit(admitted)
         self._admitted.append(admitted)
         if before is not None:  # it may have ended before it connected

@@ -87,6 +87,7 @@ class CollectedCheckpoints:
             return OfferResult.STORED
         if self.is_receiving:
             return OfferResult.LATER
+        # One host is asked at a time; if it does not begin in time, the next to offer is.
         if self._expected is not None:
             sender, _, until = self._expected
             if sender != host and now < until:

@@ -52,6 +52,7 @@ def _serve(options: argparse.Namespace) -> None:
     public = options.public
     job = load.of_run(run_dir)
     with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
+        # With entries in the journal, this coordinator takes over from one that is gone.
         machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
         debug_log = DebugLog(machine)
         admission = checkpoints = None

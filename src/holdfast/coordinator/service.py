@@ -120,6 +120,7 @@ class RunService:
             self._dispatcher.wake_when_due()
             try:
                 await self._dispatcher.ended
+                # Agents have heard of the end; what their hosts have logged last is on its way.
                 await self._files.await_last(LEAVE_TIMEOUT_S)
             finally:
                 self._refusals.log_counts()
@@ -166,6 +167,7 @@ class RunService:
             self._dispatcher.fail(error)
             raise Refused("a host while the run fails", "see its first host") from None
         self._log.event("host-joined", host=joined.name, address=address)
+        # The machine hears of the loss now, and of the new agent with its first status.
         if before is not None:  # its agent has ended, or it would not ask
             self._dispatcher.tell(AgentLost(before.host))
         return joined
@@ -184,6 +186,7 @@ class RunService:
                 await self._refuse(context, outbox.refusal)
         finally:
             listening.cancel()
+            # If a newer stream has taken its place, the agent is not disconnected.
             for host in [name for name, own in self._agents.items() if own is outbox]:
                 del self._agents[host]
                 if self._machine.stage != Stage.END:
@@ -205,6 +208,7 @@ class RunService:
                     return
                 if self._admission and host not in self._agents:
                     self._admission.on_connected(host)
+                # A status names its sender; the newest stream of an agent gets its desired states.
                 self._agents[host] = outbox
                 self._watchers.progress[host] = message.status.progress
                 self._dispatcher.tell(StatusReceived(message.status))
@@ -297,6 +301,7 @@ class RunService:
     def _on_handled(self) -> None:
         """Show what has changed; at the end, note which agents must still hear of it."""
         if self._leaving is None and self._machine.stage == Stage.END:
+            # The command waits for them: one may have a newer checkpoint than is collected.
             self._leaving = set(self._agents)
         self._watchers.show()
 

@@ -98,6 +98,7 @@ class Backup:
             self._send(f"{FOLDER}/{folder}", _piece_name(first), piece, there)
             done += len(piece)
             report(done)
+        # The manifest comes last: a folder without one is an upload that was interrupted.
         self._commit(folder, manifest)
 
     def prune(self, keep: int, best_step: int | None) -> None:

@@ -100,6 +100,7 @@ class PartDecrypter:
                 f"holds key {key.name[:SHOWN]}; name the file of the first one: {ENCRYPT} in a "
                 "job, --key-file of holdfast export"
             )
+        # The wrapped key is bound to its part: that of another part does not unwrap here.
         wrapped = bytes.fromhex(part.encryption.data_key)
         nonce = wrapped[:_NONCE_BYTES]
         sealed = wrapped[_NONCE_BYTES:]
