@@ -15,7 +15,6 @@ from holdfast.api.reserve import ask_of, reserved
 from holdfast.api.resolve.resolve import resolved_shards, resolved_workers
 from holdfast.api.result import Result, result_of
 from holdfast.checkpoint.sealing.seal import Seal
-from holdfast.core.step.plan import plan_step
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob, TrainRequest
@@ -177,7 +176,7 @@ def run_job(
         # numbers for `auto`, the first of which need the whole host
         job, options = held.enter_context(resolved_workers(request, begun, options, queue=queue))
         # refuse a plan without shards for a worker, before anything is written
-        plan_step(job.shards, job.workers, job.shards_per_worker)
+        job.plan()
         placement = held.enter_context(
             reserved(job, path, placement, options.controls, on=on, address=address, queue=queue)
         )

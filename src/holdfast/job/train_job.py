@@ -186,23 +186,15 @@ class TrainRequest(RunKeys):
     @field_validator("non_finite")
     @classmethod
     def _recompute_needs_separate_shards(cls, chosen: NonFinite, keys: ValidationInfo) -> NonFinite:
-        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
-        if chosen == "recompute" and merges:
-            raise ValueError(
-                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
-                "set those, or use stop or skip"
-            )
+        if chosen == "recompute":
+            _check_separate_shards(keys, "use stop or skip")
         return chosen
 
     @field_validator("verify")
     @classmethod
     def _verification_needs_separate_shards(cls, chosen: Verify, keys: ValidationInfo) -> Verify:
-        merges = keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast"
-        if chosen.recompute and merges:
-            raise ValueError(
-                "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
-                "set those, or recompute=0"
-            )
+        if chosen.recompute:
+            _check_separate_shards(keys, "recompute=0")
         return chosen
 
     def _check_balance(self) -> None:
@@ -283,6 +275,15 @@ class TrainRequest(RunKeys):
             )
         numbers = {"workers": workers, "threads_per_worker": threads, "shards": shards}
         return TrainJob.model_validate(self.model_dump() | numbers)
+
+
+def _check_separate_shards(keys: ValidationInfo, instead: str) -> None:
+    """Raises: ValueError: A worker's shards form one batch, so their bits cannot be compared."""
+    if keys.data.get("sync") == "ddp" or keys.data.get("numerics") == "fast":
+        raise ValueError(
+            "recompute compares the bits of shards, which needs sync=tree and numerics=exact; "
+            f"set those, or {instead}"
+        )
 
 
 class TrainJob(TrainRequest):
