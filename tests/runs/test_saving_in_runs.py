@@ -128,7 +128,7 @@ def test_a_long_wait_for_the_disk_is_recorded(train, tmp_path):
 
     keys = own("eternal", checkpoint={"every_steps": 2})
     train(run_dir=run_dir, controls=controls, watch=watch, **keys)
-    assert events_of(run_dir, "checkpoint-waited")[0]["seconds"] > LONG_WAIT_S
+    assert events_of(run_dir, "checkpoint-waited")[0]["seconds"] >= LONG_WAIT_S  # it is rounded
 
 
 def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tmp_path):
