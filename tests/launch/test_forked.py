@@ -24,7 +24,6 @@ def ways(tmp_path_factory):
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     *written, last = done.stdout.splitlines()
