@@ -153,8 +153,14 @@ def named(paths):
 
 
 def reviewed():
-    """The tree but the jobs, which have every key with its default."""
-    return {path: text for path, text in rendered().items() if not path.endswith("/job.yaml")}
+    """The tree but the jobs, which have every key with its default, and monitoring, whose files
+    hardly change.
+    """
+    return {
+        path: text
+        for path, text in rendered().items()
+        if not path.endswith("/job.yaml") and not path.startswith("monitoring/")
+    }
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from holdfast.clusters.render.components import components, toleration
 from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
 from holdfast.clusters.render.kustomization import appended, kustomization, merged, with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
-from holdfast.clusters.render.monitoring import monitoring
 from holdfast.clusters.render.network import network
-from holdfast.clusters.render.node_pools import aks, eks, gke
-from holdfast.clusters.render.objects import Document, Tree, below
+from holdfast.clusters.render.objects import FILES, Document, Tree, below, filled
 from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.rayjob import rayjob
 from holdfast.clusters.render.trainjob import trainjob
@@ -29,7 +27,8 @@ def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
 
     Args:
         plan: Plan of the run.
-        shown: See `monitoring`, of a plan with metrics.
+        shown: `rules.yaml` with alert rules, and `holdfast.json` with a dashboard; of a plan with
+            metrics.
     """
     return {
         **below("base", _base(plan)),
@@ -37,7 +36,7 @@ def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
         **below("overlays", overlays(plan)),
         **below("rayjob", rayjob(plan)),
         **below("trainjob", trainjob(plan)),
-        **(below("monitoring", monitoring(plan, shown or {})) if plan.has_metrics else {}),
+        **(below("monitoring", _monitoring(plan) | (shown or {})) if plan.has_metrics else {}),
     }
 
 
@@ -51,6 +50,14 @@ def _base(plan: RenderPlan) -> Tree:
         "agents.yaml": [agents(plan)],
     }
     return with_job(plan, files)
+
+
+def _monitoring(plan: RenderPlan) -> Tree:
+    """A namespace with Prometheus, Grafana and the exporter of GPU metrics, applied besides an
+    overlay.
+    """
+    names = sorted(path.name for path in (FILES / "monitoring").iterdir())
+    return {name: filled(f"monitoring/{name}", namespace=plan.namespace) for name in names}
 
 
 _AKS_SPOT: Final = "kubernetes.azure.com/scalesetpriority"
@@ -70,10 +77,16 @@ def overlays(plan: RenderPlan) -> Tree:
         **below("cpu", _overlay()),
         **below("gpu", _overlay("gpu")),
         **below("spot", _overlay("spot")),
-        **below("gke", _overlay("gpu", "spot") | {"node-pools.sh": gke(plan)}),
-        **below("eks", _overlay("gpu", "spot", patches=[volume]) | {"node-pools.sh": eks(plan)}),
-        **below("aks", _overlay("gpu", "spot", patches=[spot]) | {"node-pools.sh": aks(plan)}),
+        **below("gke", _overlay("gpu", "spot") | _node_pools("gke", plan)),
+        **below("eks", _overlay("gpu", "spot", patches=[volume]) | _node_pools("eks", plan)),
+        **below("aks", _overlay("gpu", "spot", patches=[spot]) | _node_pools("aks", plan)),
     }
+
+
+def _node_pools(cloud: str, plan: RenderPlan) -> Tree:
+    """The script that makes the node pools of a cloud."""
+    script = filled(f"node-pools/{cloud}.sh", gpus=plan.gpus, nodes=plan.hosts + 1)
+    return {"node-pools.sh": script}
 
 
 def _overlay(*components: str, patches: list[Document] | None = None) -> Tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -14,6 +15,8 @@ from holdfast.linux.files import replace_synced
 
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
+FILES: Final = Path(__file__).with_name("files")
+"""Files that are the same for all jobs, but for a few placeholders."""
 
 
 def labels(plan: RenderPlan, component: str | None = None) -> dict[str, str]:
@@ -66,6 +69,15 @@ _Dumper.add_representer(str, _text)
 def yaml_of(*documents: Document | list[Document]) -> str:
     """The documents as YAML."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=10**6)
+
+
+class _Placeholders(Template):
+    delimiter = "%"  # scripts have variables of the shell
+
+
+def filled(name: str, **values: object) -> str:
+    """One of `FILES`, with values in place of `%{name}`."""
+    return _Placeholders((FILES / name).read_text(encoding="utf-8")).substitute(values)
 
 
 def below(folder: str, tree: Mapping[str, str]) -> Tree:

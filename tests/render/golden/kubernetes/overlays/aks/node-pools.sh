@@ -1,4 +1,13 @@
 #!/bin/sh
+# Node pools of Azure Kubernetes Service, where their names have at most 12 letters:
+# hfgpu and hfgpuspot.
+#
+#   holdfast-gpu        on demand, for overlays/gpu          0 to one node more than there are agents
+#   holdfast-gpu-spot   spot, for the overlay of the cloud   the same
+#
+# With a lower size of 0, nodes exist only while a run needs them. A node more lets a new agent start
+# while a node that the cloud takes away is still there. The coordinator needs no GPU: it runs on the
+# nodes that the cluster has anyway.
 set -eu
 : "${RESOURCE_GROUP:?of the cluster}"
 : "${CLUSTER:?the name of the cluster}"

@@ -1,4 +1,12 @@
 #!/bin/sh
+# Node pools of Amazon Elastic Kubernetes Service.
+#
+#   holdfast-gpu        on demand, for overlays/gpu          0 to one node more than there are agents
+#   holdfast-gpu-spot   spot, for the overlay of the cloud   the same
+#
+# With a lower size of 0, nodes exist only while a run needs them. A node more lets a new agent start
+# while a node that the cloud takes away is still there. The coordinator needs no GPU: it runs on the
+# nodes that the cluster has anyway.
 set -eu
 : "${CLUSTER:?the name of the cluster}"
 : "${NODE_ROLE_ARN:?the role of its nodes}"

@@ -1,0 +1,36 @@
+"""The files that are the same for all jobs fit the objects that are made for a job."""
+
+import yaml
+from rendering import rendered
+
+from holdfast.clusters.render.components import GPU_TAINT, POOL, SPOT
+from holdfast.clusters.render.network import MONITORING
+from holdfast.clusters.render.pods import METRICS_PORT, OF_CONTAINER
+
+
+def parts(name):
+    return list(yaml.safe_load_all(rendered()[f"monitoring/{name}"]))
+
+
+def test_the_exporter_runs_where_agents_have_gpus():
+    spec = parts("dcgm-exporter.yaml")[-1]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == POOL
+    assert [each["key"] for each in spec["tolerations"]] == [GPU_TAINT]
+    assert spec["containers"][0]["securityContext"] == OF_CONTAINER
+
+
+def test_prometheus_may_reach_the_metrics_of_runs():
+    policies = {each["metadata"]["name"]: each for each in parts("network.yaml")}
+    assert {each["metadata"]["namespace"] for each in policies.values()} == {MONITORING}
+    to_run = policies["prometheus"]["spec"]["egress"][-1]
+    assert [each["port"] for each in to_run["ports"]] == [METRICS_PORT]
+
+
+def test_node_pools_have_the_labels_and_taints_of_agents():
+    (pool,) = POOL.items()
+    (spot,) = SPOT.items()
+    for cloud in ("gke", "eks", "aks"):
+        script = rendered()[f"overlays/{cloud}/node-pools.sh"]
+        assert "=".join(pool) in script
+        assert "=".join(spot) in script
+        assert GPU_TAINT in script
