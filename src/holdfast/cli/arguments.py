@@ -42,6 +42,9 @@ Overrides = Annotated[
         autocompletion=complete.override,
     ),
 ]
+NewestRun = Annotated[
+    Path | None, typer.Argument(help="Run directory; default: the newest run in runs/.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 EndingJson = Annotated[
     bool,

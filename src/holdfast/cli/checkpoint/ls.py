@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +14,7 @@ from rich.text import Text
 
 from holdfast.checkpoint.inventory import Item, Kind, inventory
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.arguments import Json, NewestRun, run_directory
 from holdfast.cli.checkpoint.arguments import settings_of
 from holdfast.cli.checkpoint.reading import reachable
 from holdfast.record.units import MISSING, NBSP, clock, size
@@ -25,13 +23,7 @@ MIN_WIDTH: Final = 200
 """Columns of a table that is not shown on a terminal."""
 
 
-def ls(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+def ls(run: NewestRun = None, as_json: Json = False) -> None:
     """List the checkpoints of a run, newest first: step, size, time, and why each is kept."""
     path = run_directory(run)
     store = CheckpointStore.of_run(path)

@@ -7,28 +7,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.arguments import Json, NewestRun, run_directory
+from holdfast.cli.status import FAILED_STATUS
 from holdfast.record.units import NBSP, count, named
 
 if TYPE_CHECKING:
     from holdfast.record.audit.audit import Audit
     from holdfast.record.audit.lineage import Generation, Life
 
-FAILED_STATUS: Final = 1
-"""Exit status if a check fails."""
 
-
-def audit(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+def audit(run: NewestRun = None, as_json: Json = False) -> None:
     """Check from the record of a run that every sample was counted once per epoch, and show which
     start and generation computed each step.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -11,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.arguments import Json, NewestRun, run_directory
 from holdfast.errors import JobError
 from holdfast.record import breakdown as observed
 from holdfast.rundir import json_lines
@@ -22,10 +21,7 @@ MIN_WIDTH: Final = 120
 
 
 def breakdown(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
+    run: NewestRun = None,
     steps: Annotated[int, typer.Option(min=1, help="How many of the last steps to average.")] = 20,
     as_json: Json = False,
 ) -> None:

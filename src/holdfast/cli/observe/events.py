@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.arguments import Json, NewestRun, run_directory
 from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
 from holdfast.record import history
@@ -22,10 +22,7 @@ from holdfast.wire import debug_file
 
 
 def events(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
+    run: NewestRun = None,
     as_json: Json = False,
     debug: Annotated[
         bool,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.arguments import Json, run_directory
+from holdfast.cli.arguments import Json, NewestRun, run_directory
 from holdfast.record.goodput import Cause
 from holdfast.record.run_record import Goodput, RunRecord
 
@@ -35,13 +33,7 @@ WORDS: Final = {
 """What each cause is called."""
 
 
-def goodput(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+def goodput(run: NewestRun = None, as_json: Json = False) -> None:
     """Show which share of a run's time was useful, and what took the rest."""
     found = RunRecord(run_directory(run)).goodput()
     if as_json:
