@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
-
-from pydantic import ValidationError
 
 from holdfast.record import recovery_reports
 from holdfast.record.recovery_reports import RecoveryReport
@@ -118,10 +115,10 @@ def describe(
         recoveries: The lines of `recoveries.jsonl`; those of another version are left out.
         logs: The directory of the workers' logs.
     """
-    found: list[Mapping[str, Any] | RecoveryReport] = [*events]
-    for line in recoveries:
-        with suppress(ValidationError):
-            found.append(recovery_reports.ADAPTER.validate_python(line))
+    found: list[Mapping[str, Any] | RecoveryReport] = [
+        *events,
+        *recovery_reports.reports_in(recoveries),
+    ]
     began_at: float | None = None
     for entry in sorted(found, key=_at):
         if isinstance(entry, RecoveryReport):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from holdfast.record.units import named
 from holdfast.record.whereabouts import Whereabouts
@@ -93,6 +94,13 @@ ADAPTER: Final = TypeAdapter(RecoveryReport)
 """Converts a report to plain data and back."""
 
 
+def reports_in(lines: Iterable[Mapping[str, Any]]) -> Iterator[RecoveryReport]:
+    """The reports in lines of `recoveries.jsonl`; those of another version are left out."""
+    for line in lines:
+        with suppress(ValidationError):
+            yield ADAPTER.validate_python(line)
+
+
 def text(report: RecoveryReport, logs: Path) -> str:
     """A report for people, several lines.
 
@@ -103,7 +111,7 @@ def text(report: RecoveryReport, logs: Path) -> str:
     causes = Counter(map(_words, report.causes))
     first, *others = [f"{what}{f', {n} times' if n > 1 else ''}" for what, n in causes.items()]
     rows = [*(("and", other) for other in others), *_stacks(report, logs), *_where(report)]
-    rows += [("others", _others(report)), ("time", _times(report)), *_end(report)]
+    rows += [("others", others_in_words(report)), ("time", _times(report)), *_end(report)]
     place = f", after step {report.step}" if report.step else ""
     head = f"── recovery {report.number}{place} ── {first}"
     return "\n".join([head, *(f"   {name:<12}{words}" for name, words in rows)])
@@ -162,7 +170,7 @@ def _where(report: RecoveryReport) -> Iterator[tuple[str, str]]:
         yield "missing", named(gone)
 
 
-def _others(report: RecoveryReport) -> str:
+def others_in_words(report: RecoveryReport) -> str:
     """Reaction of workers without a failure of their own, in words."""
     clauses = []
     if report.ended:

@@ -23,17 +23,15 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
-from holdfast.record import breakdown, recovery_reports
+from holdfast.record import breakdown
 from holdfast.record.goodput import Cause, attribute
 from holdfast.record.metrics_reader import EvaluationResult, MetricsReader
 from holdfast.record.moments import is_event, is_failure, moments_of
-from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.record.recovery_reports import RecoveryReport, reports_in
 from holdfast.record.state import RunState, state_of
 from holdfast.record.steps import Steps
 from holdfast.rundir.follow import JsonTail
@@ -178,9 +176,7 @@ class RunRecord:
         for event in events:
             self._take_event(event)
         reports = self._recoveries()
-        for line in reports:
-            with suppress(ValidationError):  # of another version
-                self.recoveries.append(recovery_reports.ADAPTER.validate_python(line))
+        self.recoveries += reports_in(reports)
         measured = [line for line in self._system() if _is_sample(line)]
         for line in measured:
             self._take_sample(line)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import HoldfastError
-from holdfast.record import recovery_reports
 from holdfast.record.audit.lineage import (
     Life,
     Segment,
@@ -35,7 +31,7 @@ from holdfast.record.audit.step_checks import (
 )
 from holdfast.record.audit.stored import check_stored, manifests_of, order_of
 from holdfast.record.moments import is_event
-from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.record.recovery_reports import reports_in
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES
 
@@ -76,7 +72,7 @@ def audit(run_dir: Path) -> Audit:
         unreadable = json_lines.unreadable(run_dir / EVENTS)
         events = [line for line in json_lines.read(run_dir / EVENTS) if is_event(line)]
         rows = rows_of(run_dir / METRICS)
-        recoveries = _reports(run_dir / RECOVERIES)
+        recoveries = list(reports_in(json_lines.read(run_dir / RECOVERIES)))
         manifests, damaged = manifests_of(CheckpointStore.of_run(run_dir))
     except OSError as error:
         raise HoldfastError(
@@ -118,15 +114,6 @@ def _check_events(unreadable: Sequence[int]) -> Check:
         f"{EVENTS} has lines that are no JSON objects, such as a full disk or a crash leaves: "
         f"{named}{more}",
     )
-
-
-def _reports(path: Path) -> list[RecoveryReport]:
-    """The recovery reports that this version can read."""
-    found = list[RecoveryReport]()
-    for line in json_lines.read(path):
-        with suppress(ValidationError):
-            found.append(recovery_reports.ADAPTER.validate_python(line))
-    return found
 
 
 def _reached(events: Sequence[Mapping[str, Any]], manifests: Sequence[Manifest]) -> int:

@@ -7,15 +7,13 @@ computes them again, with the same values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from holdfast.record import recovery_reports
-from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.record.recovery_reports import RecoveryReport, reports_in
 from holdfast.rundir.follow import Cursor, JsonTail, StepCursor, StepTail
 from holdfast.rundir.run_directory import METRICS, RECOVERIES, SYSTEM
 from holdfast.sinks.trackers.tracker import Batch, Point
@@ -85,10 +83,7 @@ def _read_system(path: Path, cursor: SpoolCursor, points: list[Point]) -> SpoolC
 
 def _read_recoveries(path: Path, cursor: SpoolCursor) -> tuple[list[RecoveryReport], SpoolCursor]:
     tail = JsonTail(path, cursor.recoveries)
-    reports = []
-    for line in tail(BATCH_BYTES):
-        with suppress(ValidationError):  # of another version
-            reports.append(recovery_reports.ADAPTER.validate_python(line))
+    reports = list(reports_in(tail(BATCH_BYTES)))
     return reports, cursor.model_copy(update={"recoveries": tail.cursor})
 
 

@@ -19,23 +19,9 @@ MAX_MARKS: Final = 20
 TAG: Final = 0.05
 """The share of the axis that the tag of a failure takes: neighbors that are nearer have one."""
 _TICKS_S: Final = (
-    1,
-    2,
-    5,
-    10,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    1200,
-    1800,
-    3600,
-    7200,
-    14400,
-    43200,
-    86400,
+    *(1, 2, 5, 10, 20, 30),
+    *(60 * each for each in (1, 2, 5, 10, 20, 30)),
+    *(3600 * each for each in (1, 2, 4, 12, 24)),
 )
 _MAX_TICKS: Final = 8
 
@@ -109,6 +95,15 @@ class Chart:
         """Add a curve; gaps stay gaps."""
         look = {"mode": "lines", "name": name, "line": {"color": color, "width": width}}
         self.add(x, y, **{**look, **more})
+
+    def band(
+        self, x: Sequence[float], low: Sequence[float], high: Sequence[float], fill: str,
+        **line: Any,
+    ) -> None:  # fmt: skip
+        """Fill the space between two curves, which are not drawn themselves."""
+        hidden = {"mode": "lines", "line": {"color": "rgba(0,0,0,0)", "width": 0, **line}}
+        self.add(x, low, **hidden, hoverinfo="skip")
+        self.add(x, high, **hidden, hoverinfo="skip", fill="tonexty", fillcolor=fill)
 
     def dashed(self, x: Sequence[float], y: Sequence[float], name: str) -> None:
         """Add the curve of the compared run."""

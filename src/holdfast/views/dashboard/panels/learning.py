@@ -30,12 +30,7 @@ def loss(view: View) -> Panel:
     at = view.x(curve.at)
     color = view.colors.kelp_fill
     chart = Chart(view, left=34)
-    hidden = {"color": "rgba(0,0,0,0)", "width": 0}
-    chart.add(at, curve.low, mode="lines", line=hidden, hoverinfo="skip")
-    chart.add(
-        at, curve.high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
-        fillcolor=faded(color, 0.22),
-    )  # fmt: skip
+    chart.band(at, curve.low, curve.high, faded(color, 0.22))
     chart.line(at, curve.mean, color, "loss")
     keys = key("--kelp-fill", "this run", digits(mean_loss(view.record)))
     if view.compared is not None and len(view.compared.steps):

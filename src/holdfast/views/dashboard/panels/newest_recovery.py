@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-from holdfast.record.recovery_reports import RecoveryReport, state_from
+from holdfast.record.recovery_reports import RecoveryReport, others_in_words, state_from
 from holdfast.record.units import MISSING, count, duration, named, size
 from holdfast.record.views.alerts import restart_budget
 from holdfast.views.dashboard.markup import Panel, empty, head, number, text
@@ -72,7 +72,7 @@ def _bar(words: str, color: str, left: float, width: float, end: str) -> str:
 def _facts(view: View, report: RecoveryReport) -> str:
     steps = count(report.recomputed_steps, "step")
     facts = [
-        ("Others", _others(report)),
+        ("Others", others_in_words(report)),
         ("State", f"{state_from(report)}{_sent(report)}"),
         ("Recomputed", f"{steps}, {count(report.recomputed_samples, 'sample')}"),
         ("Generation", _generation(view, report)),
@@ -101,17 +101,6 @@ def _budget(view: View, report: RecoveryReport) -> str:
     """Count of failures by then, of those that the run tolerates."""
     found = restart_budget(view.record, report.time_unix_s)
     return found.value.replace(" in ", " failures in ") if found.value != MISSING else ""
-
-
-def _others(report: RecoveryReport) -> str:
-    clauses = []
-    if report.ended:
-        clauses.append(f"{named(report.ended)} {'was' if len(report.ended) == 1 else 'were'} ended")
-    if report.halted:
-        state = "kept their state" if report.checkpoint is None else "loaded the checkpoint"
-        state = state.replace("their", "its") if len(report.halted) == 1 else state
-        clauses.append(f"{named(report.halted)} halted and {state}")
-    return "; ".join(clauses) or "no other worker was affected"
 
 
 def _generation(view: View, report: RecoveryReport) -> str:

@@ -98,12 +98,7 @@ def _of_many(view: View, note: str) -> Panel:
     plans = measured[:: -(len(measured) // _PLANS + 1)][::-1]
     at = _moments(view, [row for row, _ in plans])
     low, middle, high = _percentiles([each["shards"] for _, each in plans])
-    hidden = {"color": "rgba(0,0,0,0)", "width": 0, "shape": "hv"}
-    chart.add(at, low, mode="lines", line=hidden, hoverinfo="skip")
-    chart.add(
-        at, high, mode="lines", line=hidden, hoverinfo="skip", fill="tonexty",
-        fillcolor=faded(colors.ink3, 0.22),
-    )  # fmt: skip
+    chart.band(at, low, high, faded(colors.ink3, 0.22), shape="hv")
     look = {"color": colors.ink2, "width": 1.75, "shape": "hv"}
     chart.line(at, middle, colors.ink2, "median", line=look)
     newest = sorted(zip(plans[-1][1]["shards"], plans[-1][1]["rank"], strict=True))
