@@ -10,6 +10,7 @@ from conftest import own_loopback_address
 from holdfast.doctor.finding import Outcome
 from holdfast.doctor.peers.check import HostsCheck, check_hosts
 from holdfast.doctor.peers.profiling import profile_hosts
+from holdfast.doctor.peers.report import Wanted
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
 from holdfast.runs.hosts.placement import Placement
@@ -28,8 +29,9 @@ def placement(tmp_path):
 
 
 def check(placement, folder, say=lambda _: None):
+    job = load.load(WORDS[0], WORDS[1:]).resolved()
     plan = HostsCheck(
-        job=load.load(WORDS[0], WORDS[1:]).resolved(), placement=placement, words=WORDS,
+        keys=job, wanted=Wanted(job=load.dump(job)), placement=placement, words=WORDS,
         placing=("--on", "here"), folder=folder, say=say, show=lambda _: None,
     )  # fmt: skip
     return check_hosts(plan)

@@ -12,8 +12,8 @@ from conftest import needs_library, wait_until
 from holdfast.job import load
 from holdfast.rundir.json_lines import EventLog, JsonLines
 from holdfast.rundir.run_directory import RunDirectory
-from holdfast.sinks.trackers.choose import senders
 from holdfast.sinks.trackers.sender import deliver
+from holdfast.sinks.trackers.tracker_sink import senders
 
 pytestmark = [
     pytest.mark.slow,

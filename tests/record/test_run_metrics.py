@@ -33,7 +33,9 @@ def run(tmp_path):
     class Run:
         def __init__(self):
             job = load.check({"name": "digits", "workers": 2, "shards": 4}, where="test")
-            self.metrics = RunMetrics(tmp_path, job)
+            self.metrics = RunMetrics(
+                tmp_path, job.name, workers=2, restarts=job.restarts, records_progress=True
+            )
             self.registry = CollectorRegistry()
             self.registry.register(self.metrics)
             self.registry.register(SystemMetrics(tmp_path))

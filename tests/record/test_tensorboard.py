@@ -8,8 +8,8 @@ from conftest import Library
 from holdfast.job import load
 from holdfast.rundir.json_lines import JsonLines
 from holdfast.rundir.run_directory import RunDirectory
-from holdfast.sinks.trackers.choose import senders
 from holdfast.sinks.trackers.sender import deliver
+from holdfast.sinks.trackers.tracker_sink import senders
 
 event_accumulator = Library("tensorboard.backend.event_processing.event_accumulator")
 

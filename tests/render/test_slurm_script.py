@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clusters.render.plan import amounts_on_host
 from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
 
@@ -14,7 +15,8 @@ WORDS = ["digits", "workers=6", "resources.memory=2GiB", "resources.cpus=2"]
 
 def script(*overrides, hosts=3):
     words = [*WORDS, *overrides]
-    return sbatch(load.load(words[0], [*words[1:], f"hosts={hosts}"]).resolved(), words)
+    job = load.load(words[0], [*words[1:], f"hosts={hosts}"]).resolved()
+    return sbatch(job.name, job.hosts, amounts_on_host(job), words)
 
 
 def test_the_script_is_the_one_that_was_reviewed():

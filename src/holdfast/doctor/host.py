@@ -57,4 +57,4 @@ def examine(
     if any(each.outcome is Outcome.FAULT for each in on_disk):
         yield advice("trial run", "not made, for lack of a disk", "repair that, and check again")
     else:
-        yield from trial.on_this_host(needs.job, home_of(needs.run_dir), forks)
+        yield from trial.on_this_host(needs, home_of(needs.run_dir), forks)

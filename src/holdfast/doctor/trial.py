@@ -10,12 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.doctor.finding import Finding, fault, ok
+from holdfast.doctor.needs import HostNeeds
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
@@ -55,13 +56,13 @@ class Trial:
     workers: int
 
 
-def trial_job(job: TrainJob) -> TrainJob:
+def trial_job(needs: HostNeeds) -> TrainJob:
     """The job of a trial; it ends with the same weights on all hosts, with any number of workers.
 
     Args:
-        job: Job that is going to be run.
+        needs: Needs of the job that is going to be run.
     """
-    workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(job.workers, usable_cores())))
+    workers = min(MAX_WORKERS, max(LEAST_WORKERS, min(needs.job.workers, usable_cores())))
     batch = SHARD * MAX_WORKERS
     values: dict[str, Any] = {
         "name": "doctor",
@@ -74,29 +75,25 @@ def trial_job(job: TrainJob) -> TrainJob:
         "on_failure": "stop",
         "restarts": {"limit": 0},
     }
-    kept = job.model_dump(include=set(_KEPT))
+    kept = needs.job.model_dump(include=set(_KEPT))
     return load.check({**kept, **values}, where="of the doctor")
 
 
-def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
-    """Run a trial.
-
-    Args:
-        job: Job of the trial.
-        path: Its run directory.
-        options: Options to launch it; it has controls of its own.
+def run_trial(needs: HostNeeds, path: Path, forks: ForkServer | Spawned | None) -> Trial:
+    """Run a trial in a directory.
 
     Raises:
         HoldfastError: It has failed; the message says why, and ends with what was logged.
     """
     began = time.monotonic()
+    job = trial_job(needs)
     controls = Controls()
     late = threading.Timer(LATE_S, partial(setattr, controls, "abort", True))
     late.daemon = True
     late.start()
     try:
         with RunDirectory(path, job, resume=False) as directory:
-            result = run(directory, replace(options, controls=controls))
+            result = run(directory, LaunchOptions(forks=forks, controls=controls))
     except Interrupted:
         if late.is_alive():
             raise
@@ -113,12 +110,12 @@ def run_trial(job: TrainJob, path: Path, options: LaunchOptions) -> Trial:
 
 
 def on_this_host(
-    job: TrainJob, disk: Path, forks: ForkServer | Spawned | None
+    needs: HostNeeds, disk: Path, forks: ForkServer | Spawned | None
 ) -> Iterator[Finding | Trial]:
     """Check that a run of a few steps works on this host; its result if it does.
 
     Args:
-        job: Job that is going to be run.
+        needs: Needs of the job that is going to be run.
         disk: A folder of the disk to use.
         forks: A fork server for it.
 
@@ -129,8 +126,7 @@ def on_this_host(
         prefix=".holdfast-doctor-", dir=disk, ignore_cleanup_errors=True
     ) as folder:
         try:
-            options = LaunchOptions(forks=forks)
-            done = run_trial(trial_job(job), Path(folder) / "trial", options)
+            done = run_trial(needs, Path(folder) / "trial", forks)
         except Interrupted:
             raise
         except HoldfastError as error:

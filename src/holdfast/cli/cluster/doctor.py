@@ -22,6 +22,7 @@ from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import HostNeeds
 from holdfast.doctor.peers.check import HostsCheck, check_hosts
+from holdfast.doctor.peers.report import Wanted
 from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
@@ -124,8 +125,10 @@ class _Hosts:
             return check_hosts(self._plan(hosts, placing))
 
     def _plan(self, hosts: Placement, placing: tuple[str, ...]) -> HostsCheck:
+        job = self.request.resolved()
         return HostsCheck(
-            job=self.request.resolved(),
+            keys=job,
+            wanted=Wanted(job=load.dump(job)),
             placement=hosts,
             words=self.words,
             placing=placing,

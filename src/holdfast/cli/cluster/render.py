@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.arguments import JobName, Overrides
 from holdfast.clusters.render.kustomize import kubernetes as kubernetes_files
 from holdfast.clusters.render.objects import write
-from holdfast.clusters.render.plan import plan_of
+from holdfast.clusters.render.plan import amounts_on_host, plan_of
 from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
@@ -53,7 +53,9 @@ def kubernetes(
 @app.command("slurm")
 def slurm(job: JobName, overrides: Overrides = None, hosts: Hosts = 2) -> None:
     """Print a script for sbatch, which is requeued with a checkpoint when it is preempted."""
-    print(sbatch(_job(job, overrides, hosts), [job, *(overrides or [])]), end="")
+    chosen = _job(job, overrides, hosts)
+    words = [job, *(overrides or [])]
+    print(sbatch(chosen.name, chosen.hosts, amounts_on_host(chosen), words), end="")
 
 
 def _job(job: str, overrides: list[str] | None, hosts: int) -> TrainJob:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
-from holdfast.cli.arguments import run_directory
+from holdfast.cli.arguments import NewestRun, run_directory
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
 from holdfast.rundir.run_directory import is_held
-from holdfast.sinks.trackers.choose import senders
 from holdfast.sinks.trackers.sender import Sender, deliver
+from holdfast.sinks.trackers.tracker_sink import senders
 
 PATIENCE_S: Final = 30.0
 """How long a tracker that has refused something may acknowledge nothing."""
@@ -22,12 +19,7 @@ TIMEOUT_S: Final = 3600.0
 """How long one may take for anything: the weights may be large."""
 
 
-def track(
-    run: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory; default: the newest run in runs/."),
-    ] = None,
-) -> None:
+def track(run: NewestRun = None) -> None:
     """Send what the trackers of a run that has ended have not got."""
     path = run_directory(run)
     job = load.of_run(path)

@@ -17,6 +17,15 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostAmounts:
+    """Cores, main memory and GPUs that a job asks for on each of its hosts."""
+
+    cpus: int
+    memory_bytes: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenderPlan:
     """Values that are rendered for a job.
 
@@ -77,7 +86,7 @@ def plan_of(
         raise JobError(
             f"namespace {space!r} is not a name of Kubernetes: use at most 40 of a-z, 0-9 and -"
         )
-    workers = job.workers_per_host
+    amounts = amounts_on_host(job)
     credentials = [name for spec in job.trackers for name in CREDENTIALS.get(spec.name, ())]
     if job.backup is not None:
         credentials += job.backup.credentials
@@ -90,14 +99,25 @@ def plan_of(
         namespace=space,
         image=image,
         hosts=job.hosts,
-        cpus=workers * max(job.resources.cpus, job.threads_per_worker),
-        memory_bytes=workers * job.resources.memory_bytes,
-        gpus=workers * max(1, job.resources.gpus),
+        cpus=amounts.cpus,
+        memory_bytes=amounts.memory_bytes,
+        gpus=amounts.gpus or job.workers_per_host,
         needs_gpus=job.resources.gpus > 0,
         job=load.dump(job),
         variables=job.notify,
         credentials=tuple(credentials),
         has_metrics=has_metrics,
+    )
+
+
+def amounts_on_host(job: TrainJob) -> HostAmounts:
+    """Amounts for the workers of one host."""
+    each = job.resources
+    workers = job.workers_per_host
+    return HostAmounts(
+        cpus=workers * max(each.cpus, job.threads_per_worker),
+        memory_bytes=workers * each.memory_bytes,
+        gpus=workers * each.gpus,
     )
 
 

@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.job.train_job import TrainJob
+from holdfast.clusters.render.plan import HostAmounts
 
 WARNING_S: Final = 120
 """How long before its time limit a job is told."""
@@ -39,38 +39,37 @@ exit "$status"
 """
 
 
-def sbatch(job: TrainJob, words: Sequence[str]) -> str:
+def sbatch(name: str, hosts: int, amounts: HostAmounts, words: Sequence[str]) -> str:
     """The script.
 
     Args:
-        job: The job.
+        name: The name of the job.
+        hosts: Its hosts.
+        amounts: Amounts that it asks for on each of them.
         words: The job and its keys, as `holdfast train` is given them.
     """
-    directives = [f"#SBATCH --{each}" for each in _directives(job)]
-    train = shlex.join(["holdfast", "train", *words, f"hosts={job.hosts}", "--on", "slurm"])
+    directives = [f"#SBATCH --{each}" for each in _directives(name, hosts, amounts)]
+    train = shlex.join(["holdfast", "train", *words, f"hosts={hosts}", "--on", "slurm"])
     begin = [
-        f'run="$PWD/runs/{job.name}-$SLURM_JOB_ID"  # the same after a requeue',
+        f'run="$PWD/runs/{name}-$SLURM_JOB_ID"  # the same after a requeue',
         'if [ -e "$run/job.yaml" ]; then set -- --resume; fi',
         f'{train} --run "$run" "$@" &',
     ]
     return "\n".join(["#!/bin/bash", *directives, "", *begin, _END])
 
 
-def _directives(job: TrainJob) -> list[str]:
-    each = job.resources
-    workers = job.workers_per_host
-    cpus = workers * max(each.cpus, job.threads_per_worker)
-    memory = -(-workers * each.memory_bytes // (1 << 20))
+def _directives(name: str, hosts: int, amounts: HostAmounts) -> list[str]:
+    memory = -(-amounts.memory_bytes // (1 << 20))
     return [
-        f"job-name={job.name}",
-        f"nodes={job.hosts}",
+        f"job-name={name}",
+        f"nodes={hosts}",
         "ntasks-per-node=1",
-        f"cpus-per-task={cpus}",
+        f"cpus-per-task={amounts.cpus}",
         *([f"mem={memory}M"] if memory else []),
-        *([f"gpus-per-node={workers * each.gpus}"] if each.gpus else []),
+        *([f"gpus-per-node={amounts.gpus}"] if amounts.gpus else []),
         "no-kill",
         "requeue",
         f"signal=TERM@{WARNING_S}",
         "open-mode=append",
-        f"output={job.name}-%j.log",
+        f"output={name}-%j.log",
     ]

@@ -14,8 +14,7 @@ from holdfast.doctor.finding import Conclusion, Finding, would_work
 from holdfast.doctor.peers.compare import Peer, compare, settings
 from holdfast.doctor.peers.gather import Gathered, gather
 from holdfast.doctor.peers.report import Wanted
-from holdfast.job import load
-from holdfast.job.train_job import TrainJob
+from holdfast.job.run_keys import RunKeys
 from holdfast.launch.spawn import Spawned
 from holdfast.runs.hosts.placement import Placement
 
@@ -25,7 +24,8 @@ class HostsCheck:
     """Check of the hosts of a job.
 
     Attributes:
-        job: The job, on several hosts.
+        keys: Keys of the job, which has several hosts.
+        wanted: Request to each host.
         placement: Its hosts: those of an engine, or hosts that join.
         words: The name of the job, and the overrides that the user has given.
         placing: The words that name the engine; none for hosts that join.
@@ -36,7 +36,8 @@ class HostsCheck:
         sidecar: Open during the run of the check.
     """
 
-    job: TrainJob
+    keys: RunKeys
+    wanted: Wanted
     placement: Placement
     words: tuple[str, ...]
     placing: tuple[str, ...]
@@ -54,10 +55,9 @@ def check_hosts(plan: HostsCheck) -> Conclusion:
         HoldfastError: This host cannot be joined, or the engine does not answer.
         Interrupted: A signal has ended the check.
     """
-    wanted = Wanted(job=load.dump(plan.job))
     gathered = gather(
-        wanted,
-        plan.job,
+        plan.wanted,
+        plan.keys,
         plan.placement,
         plan.folder,
         plan.say,
@@ -74,7 +74,7 @@ def check_hosts(plan: HostsCheck) -> Conclusion:
     for each in _findings(gathered, peers, own):
         plan.show(each)
         findings.append(each)
-    works = len(peers) == plan.job.hosts and would_work(findings)
+    works = len(peers) == plan.keys.hosts and would_work(findings)
     commands = _commands(plan, peers) if works else ()
     return Conclusion(findings=tuple(findings), settings=tuple(commands))
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from prometheus_client.metrics_core import Metric as Family
 
 from holdfast.core.protocol import Stage
-from holdfast.job.spec import Job
+from holdfast.job.settings import Restarts
 from holdfast.record import breakdown, live_state
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
 from holdfast.record.live_state import FailureWindow, RecentSteps, Roster
@@ -37,12 +37,26 @@ class RunMetrics(Sink):
 
     Args:
         run_dir: The run's directory.
-        job: Its job.
+        job: The name of its job.
+        workers: Workers that it should have.
+        restarts: Failures that it tolerates.
+        records_progress: True if its steps and checkpoints are known; those of a script are not.
     """
 
-    def __init__(self, run_dir: Path, job: Job) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        job: str,
+        *,
+        workers: int,
+        restarts: Restarts,
+        records_progress: bool,
+    ) -> None:
         self._run_dir = run_dir
         self._job = job
+        self._desired_workers = workers
+        self._restart_limit = restarts.limit
+        self._records_progress = records_progress
         self._lock = threading.Lock()  # the server has threads of its own
         self._started_at = time.time()
         self._state: RunStateMessage | None = None
@@ -52,7 +66,7 @@ class RunMetrics(Sink):
         self._workers = Roster()
         self._checkpoint: Mapping[str, Any] = {}
         self._checkpoint_bytes: int | None = None
-        self._failures = FailureWindow(job.restarts.window_s)
+        self._failures = FailureWindow(restarts.window_s)
         self._step_seconds = histogram(catalogue.STEP_SECONDS)
         self._samples = counter(catalogue.SAMPLES)
         self._skipped = counter(catalogue.SKIPPED_STEPS)
@@ -183,7 +197,7 @@ class RunMetrics(Sink):
     @property
     def _first_at(self) -> float | None:
         """Time at which the first step and checkpoint count as committed; None for scripts."""
-        return self._started_at if self._job.records_progress else None
+        return self._started_at if self._records_progress else None
 
     def _checkpointing(self) -> Iterator[Family]:
         at = self._checkpoint.get("time_unix_s", self._first_at)
@@ -192,12 +206,12 @@ class RunMetrics(Sink):
         yield gauge(catalogue.CHECKPOINT_BYTES, self._checkpoint_bytes)
 
     def _recovering(self) -> Iterator[Family]:
-        yield gauge(catalogue.RESTART_BUDGET, self._job.restarts.limit)
+        yield gauge(catalogue.RESTART_BUDGET, self._restart_limit)
         yield gauge(catalogue.RESTART_BUDGET_USED, len(self._failures.until(time.time())))
 
     def _running(self) -> Iterator[Family]:
         stage = Stage.IDLE if self._state is None else self._state.stage
-        names = self._run_dir.resolve().name, self._job.name
+        names = self._run_dir.resolve().name, self._job
         yield gauges(catalogue.RUN_INFO, [(names, 1)])
         yield gauge(catalogue.RUN_START, self._started_at)
         stages = (((name,), name == stage.name.lower()) for name in catalogue.RUN_STAGES)
@@ -205,7 +219,7 @@ class RunMetrics(Sink):
         yield gauge(catalogue.GENERATION, self._generation)
         counts = {"member": len(self._workers.members), "standby": len(self._workers.standby)}
         yield gauges(catalogue.WORKERS, (((each,), count) for each, count in counts.items()))
-        yield gauge(catalogue.DESIRED_WORKERS, self._job.workers)
+        yield gauge(catalogue.DESIRED_WORKERS, self._desired_workers)
 
 
 def _cause_of(report: RecoveryReport) -> str:

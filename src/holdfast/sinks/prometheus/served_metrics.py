@@ -39,7 +39,13 @@ def metrics_of_run(
     from holdfast.sinks.prometheus.run_metrics import RunMetrics
     from holdfast.sinks.prometheus.system_metrics import SystemMetrics
 
-    metrics = RunMetrics(run_dir, job)
+    metrics = RunMetrics(
+        run_dir,
+        job.name,
+        workers=job.workers,
+        restarts=job.restarts,
+        records_progress=job.records_progress,
+    )
     with serving(address, run_dir, (metrics, SystemMetrics(run_dir)), say):
         yield (metrics,)
 

@@ -11,32 +11,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.job import load
-from holdfast.job.spec import Job
 from holdfast.rundir import code_version
 from holdfast.rundir.run_directory import run_id_of
-from holdfast.sinks.trackers.tracker import TrackedRun
+from holdfast.sinks.trackers.tracker import TrackedJob, TrackedRun
 
 _PACKAGES: Final = ("holdfast", "torch", "numpy")
 
 
-def of_run(run_dir: Path, job: Job) -> TrackedRun:
+def of_run(run_dir: Path, job: TrackedJob) -> TrackedRun:
     """Facts for trackers on the run in a directory that exists."""
-    return TrackedRun(
-        path=run_dir,
-        run_id=run_id_of(run_dir),
-        job=job.name,
-        params=dict(_flat(job.model_dump(mode="json", exclude={"trackers"}), "")),
-        tags=_tags(run_dir),
-        text=load.dump(job),
-    )
+    return TrackedRun(path=run_dir, run_id=run_id_of(run_dir), job=job, tags=_tags(run_dir))
 
 
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Dotted keys and their values as text; those without a value are left out."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         elif value is not None:
             yield prefix + key, value if isinstance(value, str) else json.dumps(value)
 

@@ -72,7 +72,7 @@ class MLflow:
         run_id = found.info.run_id
         missing = [
             Param(key, value[:MAX_VALUE])
-            for key, value in ((_name(key), value) for key, value in run.params.items())
+            for key, value in ((_name(key), value) for key, value in run.job.params.items())
             if key not in found.data.params
         ]
         for start in range(0, len(missing), MAX_PARAMS):

@@ -49,7 +49,7 @@ class OpenTelemetry:
             "service.name": "holdfast",
             "service.version": run.tags.get("version.holdfast", ""),
             "host.name": run.tags["host"],
-            "holdfast.job": run.job,
+            "holdfast.job": run.job.name,
             "holdfast.run_id": run.run_id,
             "holdfast.run": run.path.name,
         }

@@ -13,14 +13,13 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.errors import JobError
-from holdfast.job.spec import Job
 from holdfast.linux.lock import locked
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
 from holdfast.sinks.trackers import facts, spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
 from holdfast.sinks.trackers.spool import SpoolCursor
-from holdfast.sinks.trackers.tracker import Tracker
+from holdfast.sinks.trackers.tracker import TrackedJob, Tracker
 
 FOLDER: Final = "trackers"
 """Below the run directory: what was sent."""
@@ -68,7 +67,9 @@ class Sender:
         progress_at: Time of the newest acknowledgement, monotonic seconds.
     """
 
-    def __init__(self, tracker: Tracker, run_dir: Path, job: Job, artifacts: Artifacts) -> None:
+    def __init__(
+        self, tracker: Tracker, run_dir: Path, job: TrackedJob, artifacts: Artifacts
+    ) -> None:
         self.name = tracker.name
         self.trouble = ""
         self.progress_at = time.monotonic()

@@ -82,7 +82,7 @@ def _text(run: TrackedRun, now: float) -> Mapping[str, Any]:
     from tensorboard.compat.proto.types_pb2 import DT_STRING
 
     tags = "".join(f"{name}: {value}\n" for name, value in run.tags.items())
-    text = "".join(f"    {line}\n" for line in f"{run.text}\n{tags}".splitlines())
+    text = "".join(f"    {line}\n" for line in f"{run.job.text}\n{tags}".splitlines())
     tensor = TensorProto(
         dtype=DT_STRING,
         string_val=[text.encode()],

@@ -40,24 +40,37 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedJob:
+    """A job as trackers know it.
+
+    Attributes:
+        name: Its name.
+        params: Its keys, dotted, and their values as text.
+        text: The job as YAML.
+        records_progress: True if its runs write `metrics.jsonl`.
+    """
+
+    name: str
+    params: Mapping[str, str]
+    text: str
+    records_progress: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
     """A run as trackers know it.
 
     Attributes:
         path: Its directory.
         run_id: Names it on all hosts, in all attempts.
-        job: The name of its job.
-        params: The job's keys, dotted, and their values as text.
+        job: Its job.
         tags: Versions, host and commit: what its results may depend on besides.
-        text: The job as YAML.
     """
 
     path: Path
     run_id: str
-    job: str
-    params: Mapping[str, str]
+    job: TrackedJob
     tags: Mapping[str, str]
-    text: str
 
 
 class Tracker(Protocol):

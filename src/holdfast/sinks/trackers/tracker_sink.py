@@ -1,20 +1,43 @@
-"""Trackers: feeds the trackers of a run, from its files."""
+"""Trackers: opens the trackers that a job names, and feeds them from the files of its run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
+from holdfast.errors import JobError
+from holdfast.job import load
 from holdfast.job.spec import Job
+from holdfast.job.trackers import (
+    MLflowSpec,
+    OpenTelemetrySpec,
+    TensorBoardSpec,
+    TrackerSpec,
+    WandbSpec,
+)
 from holdfast.record.sink import Ending, Sink
-from holdfast.sinks.trackers.choose import senders
-from holdfast.sinks.trackers.sender import deliver
+from holdfast.sinks.trackers.artifacts import Artifacts
+from holdfast.sinks.trackers.facts import flat
+from holdfast.sinks.trackers.mlflow import MLflow
+from holdfast.sinks.trackers.otel import OpenTelemetry
+from holdfast.sinks.trackers.sender import FOLDER, Sender, deliver
+from holdfast.sinks.trackers.tensorboard import TensorBoard
+from holdfast.sinks.trackers.tracker import TrackedJob, Tracker
+from holdfast.sinks.trackers.wandb import Wandb
 from holdfast.wire.rpc import RunStateMessage
 
 DEADLINE_S: Final = 10.0
 """Most time that the end of a run waits for its trackers, seconds."""
+_MODULES: Final = {
+    "tensorboard": "tensorboard.summary",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "otel": "opentelemetry.exporter.otlp.proto.http",
+}
+"""Modules that each tracker imports, once it is opened."""
 
 
 class Trackers(Sink):
@@ -75,3 +98,53 @@ class Trackers(Sink):
             self._is_started = True
             for sender in self._senders:
                 sender.start()
+
+
+def senders(
+    job: Job, run_dir: Path, environment: Mapping[str, str]
+) -> tuple[Sequence[Sender], Artifacts]:
+    """A sender for each tracker of a job, and the files that they share.
+
+    Raises:
+        JobError: A library is not installed, or a setting is missing.
+    """
+    artifacts = Artifacts(run_dir, run_dir / FOLDER)
+    chosen = [_tracker(spec, job.name, environment) for spec in job.trackers]
+    tracked = TrackedJob(
+        name=job.name,
+        params=dict(flat(job.model_dump(mode="json", exclude={"trackers"}))),
+        text=load.dump(job),
+        records_progress=job.records_progress,
+    )
+    return [Sender(tracker, run_dir, tracked, artifacts) for tracker in chosen], artifacts
+
+
+def _tracker(spec: TrackerSpec, job: str, environment: Mapping[str, str]) -> Tracker:
+    if not _is_installed(_MODULES[spec.name]):
+        raise JobError(
+            f"trackers: {spec.name} is not installed: pip install 'holdfast[{spec.name}]'"
+        )
+    match spec:
+        case TensorBoardSpec():
+            return TensorBoard()
+        case MLflowSpec():
+            uri = spec.uri or environment.get("MLFLOW_TRACKING_URI")
+            if not uri:
+                raise JobError(
+                    "trackers: mlflow has no address; set MLFLOW_TRACKING_URI, or uri as in "
+                    "trackers=[{name: mlflow, uri: 'http://host:5000'}]"
+                )
+            return MLflow(uri, spec.experiment or job)
+        case WandbSpec():
+            return Wandb(spec.project or environment.get("WANDB_PROJECT") or job)
+        case OpenTelemetrySpec():
+            return OpenTelemetry(spec.endpoint)
+        case _:
+            assert_never(spec)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False

@@ -51,7 +51,7 @@ class Wandb:
             project=self._project,
             dir=str(run.path),
             resume="allow",
-            config={**run.params, "environment": dict(run.tags)},
+            config={**run.job.params, "environment": dict(run.tags)},
             settings=wandb.Settings(silent=True, console="off"),
         )
         return True
