@@ -133,7 +133,7 @@ def test_retired_words_do_not_come_back():
 LARGE = {"torch", "numpy", "scipy", "sklearn", "matplotlib"}
 DEVICES = {"psutil", "pynvml"}
 SECRETS = {"cryptography", "holdfast.coordinator.authority", "holdfast.wire.certificate_request"}
-FORM = "from holdfast.cli.on_demand import command; command({!r})"
+FORM = "from holdfast.cli.app import command; command({!r})"
 NOT_IMPORTED = {
     "import holdfast": {*LARGE, "pydantic", "grpc"},
     "import holdfast.cli.main, holdfast.cli.app": {*LARGE, "pydantic", "grpc", "yaml"},
@@ -197,8 +197,8 @@ def test_the_keys_of_a_job_are_these():
 
 
 def test_the_options_of_the_command_are_these():
+    from holdfast.cli.app import command
     from holdfast.cli.commands import COMMANDS
-    from holdfast.cli.on_demand import command
 
     commands = {name: command(name) for name in COMMANDS}
     commands |= {

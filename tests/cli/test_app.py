@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from holdfast.cli import app
+from holdfast.cli.app import command
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.on_demand import command
 
 
 def run(monkeypatch, capsys, *words):

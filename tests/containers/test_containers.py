@@ -103,7 +103,7 @@ def test_agents_do_not_see_the_keys_of_the_run():
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_commands_of_services_exist(name):
-    from holdfast.cli.on_demand import command
+    from holdfast.cli.app import command
 
     service = SERVICES[name]
     if "entrypoint" not in service:

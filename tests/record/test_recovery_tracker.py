@@ -374,8 +374,8 @@ def test_events_may_come_in_any_portions():
 
 def test_a_report_is_read_back_from_plain_data():
     [report] = track([killed(6.1, 1), generation(6.4, 2, [0, 2, 3], at_step=5)], [step(7, 6)])
-    plain = recovery_reports.ADAPTER.dump_python(report, mode="json")
-    assert recovery_reports.ADAPTER.validate_python(plain) == report
+    plain = recovery_reports.plain(report)
+    assert list(recovery_reports.reports_in([plain])) == [report]
 
 
 def test_our_own_words_are_not_repeated_and_those_of_others_are_cut():

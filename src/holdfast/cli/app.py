@@ -1,17 +1,51 @@
-"""The `holdfast` command and its subcommands."""
+"""The `holdfast` command and its subcommands, each of which is imported when it is called."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
-from holdfast.cli.on_demand import OnDemand, command
+from holdfast.cli.commands import COMMANDS
 from holdfast.cli.status import FAILED_STATUS, STOPPED_STATUS, USAGE_STATUS
 from holdfast.errors import HoldfastError, Interrupted, JobError, RankTraceback
+from holdfast.launch.collector import without_collector
 from holdfast.launch.spawn import Spawned
+
+
+class OnDemand(TyperGroup):
+    """The commands of `COMMANDS`: names and first lines of help, until one is called."""
+
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**keys)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The name of the command that `args` begin with, the command itself, and its words."""
+        name, known, words = super().resolve_command(ctx, args)
+        return name, known and command(args[0]), words
+
+
+def command(name: str) -> Any:
+    """Import a command, or a group of commands, as Typer makes it."""
+    entry = COMMANDS[name]
+    module, _, attribute = entry.home.partition(":")
+    with without_collector():
+        found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    settings = {"allow_interspersed_args": False} if entry.takes_script else {}
+    alone.command(name, context_settings=settings)(found)
+    return typer.main.get_command(alone)
 
 
 def _version(is_asked: bool) -> None:

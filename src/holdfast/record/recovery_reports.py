@@ -10,8 +10,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
 from holdfast.record.units import named
 from holdfast.record.whereabouts import Whereabouts
 from holdfast.rundir.stacks import stacks_file
@@ -90,15 +88,21 @@ class RecoveryReport:
     missing: tuple[int, ...] = ()
 
 
-ADAPTER: Final = TypeAdapter(RecoveryReport)
-"""Converts a report to plain data and back."""
+def plain(report: RecoveryReport) -> dict[str, Any]:
+    """A report as plain data, as in `recoveries.jsonl`."""
+    import msgspec  # few processes read or write reports
+
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))
+    return found
 
 
 def reports_in(lines: Iterable[Mapping[str, Any]]) -> Iterator[RecoveryReport]:
     """The reports in lines of `recoveries.jsonl`; those of another version are left out."""
+    import msgspec  # as above
+
     for line in lines:
-        with suppress(ValidationError):
-            yield ADAPTER.validate_python(line)
+        with suppress(msgspec.ValidationError):
+            yield msgspec.convert(line, RecoveryReport)
 
 
 def text(report: RecoveryReport, logs: Path) -> str:

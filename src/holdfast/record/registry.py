@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -20,10 +21,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.errors import JobError
 from holdfast.job import JOB_FILE
@@ -45,7 +45,8 @@ _LOCK_TIMEOUT_S: Final = 2.0
 SIGNALS_APART_S: Final = 0.1
 
 
-class Record(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
     """A run that was started.
 
     Attributes:
@@ -54,8 +55,6 @@ class Record(BaseModel):
         job: The name of its job.
         engine: Engine that places its agents; `local` for this host.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     directory: Path
@@ -147,7 +146,9 @@ def add(directory: Path, job: str, engine: str) -> Record:
         name = f"{name}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
     record = Record(id=name, directory=path, job=job, engine=engine)
     record.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_synced(record.folder / _RECORD, record.model_dump_json().encode())
+    replace_synced(
+        record.folder / _RECORD, json.dumps({**asdict(record), "directory": str(path)}).encode()
+    )
     return record
 
 
@@ -207,8 +208,9 @@ def find(run: str) -> Record:
 
 
 def _read(folder: Path) -> Record | None:
-    with suppress(OSError, ValidationError):
-        return Record.model_validate_json((folder / _RECORD).read_bytes())
+    with suppress(OSError, ValueError, KeyError, TypeError):  # torn, or of another version
+        fields = json.loads((folder / _RECORD).read_bytes())
+        return Record(**{**fields, "directory": Path(fields["directory"])})
     return None
 
 

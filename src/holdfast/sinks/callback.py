@@ -60,7 +60,7 @@ class Callback(Sink):
 
     def on_recovery(self, report: RecoveryReport) -> None:
         """Take the report of a recovery that is over."""
-        values = recovery_reports.ADAPTER.dump_python(report, mode="json")
+        values = recovery_reports.plain(report)
         self._call("recovery", report.step, _without(values, "step"))
 
     def raise_error(self) -> None:

@@ -26,7 +26,7 @@ class RunFiles(Sink):
     def on_recovery(self, report: RecoveryReport) -> None:
         """Append the report."""
         with suppress(OSError), JsonLines(self._run_dir / RECOVERIES) as file:  # the disk is full
-            file.write(**recovery_reports.ADAPTER.dump_python(report, mode="json"))
+            file.write(**recovery_reports.plain(report))
 
     def close(self, ending: Ending | None) -> None:
         """Write the result, if there is one."""

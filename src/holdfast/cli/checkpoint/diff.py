@@ -11,8 +11,7 @@ import typer
 
 from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.cli.arguments import Json
-from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
-from holdfast.cli.checkpoint.reading import reachable, reading
+from holdfast.cli.checkpoint.reading import RunOrCheckpoint, reachable, reading
 from holdfast.rundir.json_lines import finite
 
 if TYPE_CHECKING:

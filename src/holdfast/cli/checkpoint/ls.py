@@ -15,8 +15,7 @@ from rich.text import Text
 from holdfast.checkpoint.inventory import Item, Kind, inventory
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.cli.arguments import Json, NewestRun, run_directory
-from holdfast.cli.checkpoint.arguments import settings_of
-from holdfast.cli.checkpoint.reading import reachable
+from holdfast.cli.checkpoint.reading import reachable, settings_of
 from holdfast.record.units import MISSING, NBSP, clock, size
 
 MIN_WIDTH: Final = 200

@@ -8,8 +8,7 @@ import typer
 
 from holdfast.checkpoint.find import find_checkpoint, store_of
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
-from holdfast.cli.checkpoint.reading import reachable
+from holdfast.cli.checkpoint.reading import RunOrCheckpoint, reachable
 from holdfast.errors import CheckpointError, JobError
 
 

@@ -13,8 +13,7 @@ from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
 from holdfast.cli.arguments import run_directory
-from holdfast.cli.checkpoint.arguments import settings_of
-from holdfast.cli.checkpoint.reading import reachable, reading
+from holdfast.cli.checkpoint.reading import reachable, reading, settings_of
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.rundir.run_directory import held
 

@@ -1,15 +1,19 @@
-"""Reading: what commands show of a storage that is slow, or cannot be reached."""
+"""Reading: which run or checkpoint a command is given, and what it shows of a slow storage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from holdfast.errors import CheckpointError
+from holdfast.job import load
+from holdfast.job.settings import CheckpointSettings
 
 
 @contextmanager
@@ -50,3 +54,21 @@ def reading(what: str, size_bytes: int | None = None) -> Iterator[Callable[[int]
     ) as progress:
         task = progress.add_task(what, total=size_bytes)
         yield lambda count: progress.advance(task, count)
+
+
+RunOrCheckpoint = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|CHECKPOINT",
+        help="Directory of a checkpoint, or of a run, whose newest one is taken.",
+    ),
+]
+
+
+def settings_of(run: Path) -> CheckpointSettings:
+    """Checkpoint settings of the job of a run.
+
+    Raises:
+        JobError: There is no job that this version can read.
+    """
+    return load.of_run(run).checkpoint

@@ -10,8 +10,7 @@ from holdfast.arena.layout import Entry
 from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.checkpoint.manifest import Manifest, Origin
 from holdfast.cli.arguments import Json
-from holdfast.cli.checkpoint.arguments import RunOrCheckpoint
-from holdfast.cli.checkpoint.reading import reachable
+from holdfast.cli.checkpoint.reading import RunOrCheckpoint, reachable
 from holdfast.core.code_version import in_words
 from holdfast.record.units import NBSP, count, size
 from holdfast.rundir.json_lines import finite

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.clusters.render.kustomization import appended, component, merged
-from holdfast.clusters.render.objects import COORDINATOR, Document, Tree, below, manifest, yaml_of
+from holdfast.clusters.render.objects import (
+    COORDINATOR,
+    Document,
+    Tree,
+    appended,
+    below,
+    component,
+    manifest,
+    merged,
+    yaml_of,
+)
 from holdfast.clusters.render.plan import RenderPlan
 
 POOL: Final = {"holdfast/pool": "gpu"}

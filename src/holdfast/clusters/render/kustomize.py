@@ -13,10 +13,19 @@ from holdfast.clusters.render.access import access
 from holdfast.clusters.render.agents import agents
 from holdfast.clusters.render.components import components, toleration
 from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
-from holdfast.clusters.render.kustomization import appended, kustomization, merged, with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network
-from holdfast.clusters.render.objects import FILES, Document, Tree, below, filled
+from holdfast.clusters.render.objects import (
+    FILES,
+    Document,
+    Tree,
+    appended,
+    below,
+    filled,
+    kustomization,
+    merged,
+    with_job,
+)
 from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.rayjob import rayjob
 from holdfast.clusters.render.trainjob import trainjob

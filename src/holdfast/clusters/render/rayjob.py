@@ -15,10 +15,17 @@ from holdfast.clusters.render import agents
 from holdfast.clusters.render.access import accounts
 from holdfast.clusters.render.components import on_gpus
 from holdfast.clusters.render.coordinator import GRACE_S, volume
-from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import limits, namespace
 from holdfast.clusters.render.network import network, operator_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest, mebibytes
+from holdfast.clusters.render.objects import (
+    AGENT,
+    COORDINATOR,
+    Document,
+    Tree,
+    manifest,
+    mebibytes,
+    with_job,
+)
 from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,

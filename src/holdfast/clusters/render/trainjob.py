@@ -11,10 +11,9 @@ from typing import Final
 from holdfast.clusters.render import agents, coordinator
 from holdfast.clusters.render.access import access
 from holdfast.clusters.render.components import on_gpus
-from holdfast.clusters.render.kustomization import with_job
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network, trainer_access
-from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest
+from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest, with_job
 from holdfast.clusters.render.plan import RenderPlan
 
 VERSION: Final = "trainer.kubeflow.org/v1alpha1"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.job import JOB_FILE
 from holdfast.record.moments import is_event
-from holdfast.record.run_record import Event, RunRecord
 from holdfast.record.state import RunState, StateName, state_of
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS, is_held
@@ -30,7 +30,7 @@ class Brief:
 
     state: RunState
     step: int = 0
-    last_event: Event | None = None
+    last_event: Mapping[str, Any] | None = None
 
 
 def brief_of(path: Path, now: float | None = None) -> Brief:
@@ -53,6 +53,8 @@ def brief_of(path: Path, now: float | None = None) -> Brief:
         counts_steps=bool(steps) or not is_there or _counts_steps(path),
     )
     if state.name is StateName.STALLED:  # unless a step before them took as long
+        from holdfast.record.run_record import RunRecord  # imports all that a job consists of
+
         state = RunRecord(path).state(now)
     step = max((line["step"] for line in steps), default=0)
     return Brief(state=state, step=step, last_event=events[-1] if events else None)

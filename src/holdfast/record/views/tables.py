@@ -133,7 +133,7 @@ def _events(record: RunRecord) -> Iterator[Row]:
 
 def _recoveries(record: RunRecord) -> Iterator[Row]:
     for report in record.recoveries:
-        row = recovery_reports.ADAPTER.dump_python(report, mode="json")
+        row = recovery_reports.plain(report)
         seconds = row.pop("seconds")
         row["causes"] = "; ".join(f"{cause.who} {cause.what}" for cause in report.causes)
         yield row | {f"{phase.replace(' ', '_')}_s": spent for phase, spent in seconds.items()}

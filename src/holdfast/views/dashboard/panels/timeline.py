@@ -19,8 +19,7 @@ from holdfast.views.dashboard.markup import (
     table,
     text,
 )
-from holdfast.views.dashboard.panels.lane_chart import figure_of
-from holdfast.views.dashboard.panels.lanes import lanes_of
+from holdfast.views.dashboard.panels.lanes import figure_of, lanes_of
 from holdfast.views.dashboard.view import View
 
 TITLE: Final = "Failures and recoveries"
