@@ -146,7 +146,8 @@ def test_text_of_a_run_is_no_html(run_dir):
 def test_the_report_has_the_phases_in_order(run_dir):
     seconds = {"found": 0.009, "halted": 0.02, "forked": 0.03, "all ready": 0.08, "state": 0.061}
     seconds["next step"] = 0.3
-    write(run_dir / "recoveries.jsonl", [{**RECOVERY, "seconds": seconds, "state_bytes": 89_900_000}])
+    recovery = {**RECOVERY, "seconds": seconds, "state_bytes": 89_900_000}
+    write(run_dir / "recoveries.jsonl", [recovery])
     job = load.check({"task": "a.py:b", "epochs": 4}, where="test")
     (run_dir / "job.yaml").write_text(load.dump(job))
     said = words(newest_recovery.panel(view_of(run_dir)).body)
