@@ -58,6 +58,15 @@ def start(cluster, folder, *words):
     )  # fmt: skip
 
 
+def test_only_a_command_that_runs_needs_a_selector(tmp_path):
+    pods = [sys.executable, "-m", "holdfast", "pods", "run"]
+    assert subprocess.run([*pods, "--help"], cwd=tmp_path, check=False).returncode == 0
+    done = subprocess.run([*pods, "ls"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "selects no pods" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_command_runs_in_all_ready_pods_and_one_that_fails_is_named(cluster, sources, tmp_path):
     out = tmp_path / "out"
     process = start(cluster, sources, "--out", str(out), "python3", "task.py", "web-1")

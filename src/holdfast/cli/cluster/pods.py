@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ def pods(
     context: typer.Context,
     selector: Annotated[
         str, typer.Option("--selector", "-l", help="Labels of the pods, such as app=trainer.")
-    ],
+    ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Their namespace; default: the current one.")
     ] = "",
@@ -33,7 +34,8 @@ def pods(
     ] = "",
 ) -> None:
     """Commands in pods of Kubernetes that exist."""
-    context.obj = Pods(selector=selector, namespace=namespace, container=container)
+    # Checked when a command needs them: its --help does not.
+    context.obj = partial(Pods, selector=selector, namespace=namespace, container=container)
 
 
 @app.command("run", context_settings={"allow_interspersed_args": False})
@@ -50,10 +52,11 @@ def run(
     It runs in a folder of its own; the files that it writes there are fetched at its end. The exit
     status is that of the worst.
     """
+    pods: Pods = context.obj()
     folder = out or new_run("pods")
     if folder.exists():
         raise JobError(f"{folder} exists; name a new folder by --out")
-    names = _usable(context.obj)
+    names = _usable(pods)
     printing = threading.Lock()
 
     def say(pod: str, line: str) -> None:
@@ -61,7 +64,7 @@ def run(
             print(f"{pod} | {line}", flush=True)
 
     packed = code.pack_folder(Path.cwd())
-    commands = PodCommands(context.obj, names, packed, command, folder, say)
+    commands = PodCommands(pods, names, packed, command, folder, say)
     is_interrupted = False
     try:
         commands.wait()
