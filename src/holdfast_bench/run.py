@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 from importlib import import_module
+from typing import NoReturn
 
 from holdfast.errors import HoldfastError
+from holdfast.linux.lifeline import die_with_parent
 from holdfast_bench.arguments import parser_of
 
 
@@ -22,6 +25,9 @@ def main() -> int:
     name = sys.argv.pop(1)
     sys.argv[0] = f"holdfast bench {name}"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # The processes that a benchmark has started end with it, however it ends.
+    signal.signal(signal.SIGTERM, _end)
+    die_with_parent(os.getppid(), by=signal.SIGTERM)
     module = import_module(f"holdfast_bench.{name}")
     if hasattr(module, "__path__"):
         module = import_module(f"holdfast_bench.{name}.benchmark")
@@ -33,8 +39,14 @@ def main() -> int:
     except (HoldfastError, OSError) as error:
         print(f"bench {name}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(json.dumps(asdict(measured)))
     return 0
+
+
+def _end(number: int, *_: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

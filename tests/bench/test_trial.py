@@ -1,5 +1,6 @@
 """Recoveries are timed from what workers log, whoever launches them."""
 
+import os
 import random
 import signal
 import subprocess
@@ -65,6 +66,21 @@ def test_nothing_that_a_launch_has_started_outlives_it(tmp_path):
     )
     with PeerLaunch([command], tmp_path) as launch:
         assert launch.wait(lambda: bool(holdfast_processes(str(tmp_path))), 30)
+    wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_that_a_benchmark_has_started_outlives_its_command(tmp_path, number):
+    options = ["--workloads", "small", "--workers", "2", "--rounds", "1", "--steps", "100000"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "bench", "scaling", *options],
+        env={**os.environ, "MARK": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: len(holdfast_processes(str(tmp_path))) >= 3)
+    command.send_signal(number)
+    assert command.wait(30) == -number
     wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
 
 

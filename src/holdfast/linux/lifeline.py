@@ -23,11 +23,15 @@ def leave_signals_to_parent() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when the process `parent` dies; see prctl(2).
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Make the kernel send this process a signal when the process `parent` dies; see prctl(2).
 
     To the kernel the parent is the thread that forked, so that thread must live on.
+
+    Args:
+        parent: Its process id.
+        by: The signal.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:  # it died before we asked
         os._exit(_ORPHANED)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.errors import BenchmarkFailed
+from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast_bench.results.conditions import Stopwatch
 from holdfast_bench.results.result import Result
 
@@ -26,12 +27,16 @@ def measure(name: str, options: Sequence[str]) -> Result:
         BenchmarkFailed: It ended without a result.
     """
     watch = Stopwatch()
-    done = subprocess.run(
-        [*_COMMAND, name, *options], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise BenchmarkFailed(name, done.returncode)
-    printed = json.loads(done.stdout)
+    command = [*_COMMAND, name, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            output, _ = process.communicate()
+        except KeyboardInterrupt:
+            process.wait(KILL_TIMEOUT_S)  # it got the signal too, and ends what it has started
+            raise
+    if process.returncode != 0:
+        raise BenchmarkFailed(name, process.returncode)
+    printed = json.loads(output)
     return Result(
         benchmark=name,
         options=tuple(options),
