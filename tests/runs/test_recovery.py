@@ -165,7 +165,7 @@ def test_a_run_that_loses_all_workers_in_an_update_resumes_from_memory(inject, t
 @pytest.mark.parametrize("rank", sampled([0, 1], 0))
 @pytest.mark.parametrize(("at", "when"), sampled(BETWEEN_STEPS, 11))
 def test_a_death_between_steps_changes_nothing(inject, at, when, rank):
-    at_end = "Member" in at or "_await_result" in at
+    at_end = "Member" in at or "result" in at
     step = 15 if at_end else 8 if "part" in at or "commit" in at or "save" in at else 5
     assert inject({"at": at, "when": when, "rank": rank, "step": step, "how": "kill"}) == [True]
 
