@@ -136,7 +136,7 @@ def test_a_lost_host_is_replaced_by_a_free_one(tmp_path, lose):
 @pytest.mark.soak
 def test_a_lost_host_is_used_again_when_there_is_no_other(tmp_path):
     with ssh_hosts(tmp_path, 3) as hosts:
-        process = on_hosts(hosts, "epochs=150")
+        process = on_hosts(hosts, "epochs=80")
         wait_until(lambda: steps(hosts) > 5)
         lose_host(hosts)
         wait_until(lambda: events_of(run_of(hosts), "agent-ended"))

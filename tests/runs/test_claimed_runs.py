@@ -148,7 +148,7 @@ def test_a_run_that_waits_in_the_background_is_listed_and_stopped(command, tmp_p
     assert process.wait(60) == 0
     command("runs", "--json").wait(60)
     (row,) = json.loads((tmp_path / "output-1").read_text())
-    assert (row["id"], row["state"], row["steps"]) == ("later", "waiting", 0)
+    assert (row["id"], row["state"], row["step"]) == ("later", "waiting", 0)
     command("logs", "later").wait(60)
     assert "waiting for 1 CPU for each of 2 workers" in (tmp_path / "output-2").read_text()
     assert command("stop", "later").wait(60) == 0
