@@ -17,12 +17,15 @@ from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
 from holdfast.launch.forked import ControlProcess
 from holdfast.launch.lent import LentProcess
+from holdfast.linux.files import reserve
 from holdfast.linux.proc_stat import stat_of
 
 NICE: Final = 8
 """Nice value of a process that gives way: it gets a sixth of the CPU time of a competing one."""
 KILL_TIMEOUT_S: Final = 30.0
 """How long the kernel may take to end a process after SIGKILL."""
+LAST_WORDS_BYTES: Final = 4096
+"""Space for output on a disk that becomes full: why the process ends is in its log."""
 LAST_LINE_BYTES: Final = 1 << 16
 """How much of the end of a log is searched for its last line."""
 
@@ -106,6 +109,7 @@ class Child:
         )
         with log.open("ab") as output:
             begin = output.tell()
+            reserve(output.fileno(), LAST_WORDS_BYTES)
             process = forks.fork_control(started, output.fileno(), fds) if forks else None
             if process is None:
                 process = _executed(started, output.fileno(), fds)

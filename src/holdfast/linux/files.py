@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+_KEEP_SIZE: Final = 1
+"""FALLOC_FL_KEEP_SIZE of fallocate(2)."""
+
 
 def write_synced(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
     """Write a new file and make its content durable; returns its size in bytes.
@@ -101,8 +104,9 @@ def replace_synced(path: Path, data: bytes) -> None:
         return
     try:
         write_synced(draft, [data])
-    except OSError:
+    except OSError as error:
         draft.unlink(missing_ok=True)
+        error.filename = str(path)  # a write that fails names no file
         raise
     draft.replace(path)
     sync_directory(path.parent)
@@ -132,3 +136,16 @@ def state_of(files: Iterable[Path]) -> bytes:
         for path in sorted(files)
     ]
     return json.dumps([boot, states]).encode()
+
+
+def reserve(fd: int, size: int) -> None:
+    """Allocate the space that a file will grow into, so that it can on a full disk.
+
+    See fallocate(2). Nothing is reserved where the file system cannot.
+
+    Args:
+        fd: Of the file, which keeps its size.
+        size: Bytes after its end.
+    """
+    end = os.fstat(fd).st_size
+    ctypes.CDLL(None).fallocate(fd, _KEEP_SIZE, ctypes.c_int64(end), ctypes.c_int64(size))
