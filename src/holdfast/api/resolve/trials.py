@@ -45,7 +45,7 @@ class TimedStep:
     Attributes:
         samples: Number of them.
         seconds: Duration.
-        workers: Measurements of each member, a list per column; see `worker.breakdown`.
+        workers: Measurements of each member, a list per column; see `worker.timing.breakdown`.
     """
 
     samples: int
