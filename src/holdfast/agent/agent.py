@@ -270,12 +270,16 @@ class Agent:
             self._send(worker, message.model_copy(update={"standby": standby}))
 
     def _stop(self) -> None:
-        """Ask the workers to end: scripts by a signal, which they may handle for a while."""
+        """Ask the workers to end: scripts by a signal, which they may handle for a while; others
+        after their step, and without the rest of an evaluation.
+        """
         self._stopping_since = time.monotonic()
         self._arena.request_stop()
-        if self._is_script:
-            for worker in self._workers.values():
+        for worker in self._workers.values():
+            if self._is_script:
                 worker.terminate()
+            else:
+                worker.interrupt()
 
     def _send_all(self, message: AnyMessage) -> None:
         for worker in self._workers.values():

@@ -16,6 +16,7 @@ from holdfast.core.failures import Report
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.launch.fork_client import ForkClient
+from holdfast.linux.lifeline import INTERRUPT
 from holdfast.rundir.run_directory import worker_log
 from holdfast.rundir.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
 from holdfast.wire.channel import Channel, pair
@@ -71,6 +72,10 @@ class WorkerHandle:
         """Ask its script to end, by SIGTERM."""
         self._send(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        """Have it leave an evaluation, if it is in one."""
+        self._send(INTERRUPT)
+
     def request_stacks(self) -> None:
         """Ask it to write its stacks."""
         self.stacks_from = request_stacks(self.pidfd, self.stacks)
@@ -96,7 +101,7 @@ class WorkerHandle:
         self.channel.close()
         os.close(self.pidfd)
 
-    def _send(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals | int) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 

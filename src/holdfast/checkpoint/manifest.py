@@ -184,6 +184,8 @@ class Header(_Record):
         loss: Training loss of the newest step.
         metrics: Results of the newest evaluation.
         best: The best evaluation so far, if the job asks for one.
+        evaluates: True if the run stopped before the evaluations after this step were complete: a
+            resumed run begins with them.
         order: The data set and its iteration order; see `data.loading.order`.
         versions: Versions of holdfast, torch and Python.
         numerics: Hardware and software that decide the bits; see `worker.checks.numerics`.
@@ -206,6 +208,7 @@ class Header(_Record):
     loss: float | None
     metrics: dict[str, Any]
     best: Best = Best()
+    evaluates: bool = False
     order: dict[str, Any]
     versions: dict[str, str]
     numerics: dict[str, str] = {}

@@ -32,7 +32,7 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.launch import forked
 from holdfast.launch.collector import without_collector
-from holdfast.linux.lifeline import STOP_SIGNALS, die_with_parent
+from holdfast.linux.lifeline import INTERRUPT, STOP_SIGNALS, die_with_parent
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AttachMessage,
@@ -62,6 +62,7 @@ def main() -> None:
     # worker prints is in its log before the worker dies
     for number in STOP_SIGNALS:
         signal.signal(number, _leave_to_agent)
+    signal.signal(INTERRUPT, signal.SIG_IGN)  # until a worker has a handler of its own
     with without_collector():
         entry = importlib.import_module(options.entry)
         entry.warm_up()

@@ -12,6 +12,10 @@ from typing import Final
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, a closed terminal: each saves and ends the run."""
 
+INTERRUPT: Final = signal.SIGRTMAX - 3
+"""A real-time signal that neither torch nor users use: interrupts a worker whose user code measures
+a batch of an evaluation, because the run is to stop."""
+
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 70
 """The exit status of a process whose parent died before it was tied to it."""

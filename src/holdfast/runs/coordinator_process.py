@@ -130,8 +130,8 @@ class CoordinatorProcess:
         return self.is_over
 
     def request_stop(self) -> None:
-        """Ask for the end of the run after the current step."""
-        self._say(self._request.model_copy(update={"stop": True}))
+        """Ask for the end of the run after the current step, and for its progress until then."""
+        self._say(self._request.model_copy(update={"stop": True, "watch": True}))
 
     def report_lost(self, host: str) -> None:
         """Tell the coordinator that an agent is gone for good."""

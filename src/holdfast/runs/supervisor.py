@@ -26,6 +26,10 @@ from holdfast.wire.rpc import RunStateMessage
 TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at, seconds."""
 
+IDLE_STOP_S: Final = 5.0
+"""How long a training function may take to come to its first step, once the run is to stop."""
+_BEFORE_STEPS: Final = {"starting", "evaluate"}
+
 
 class RunSupervisor:
     """Supervises one run; when its `with` block ends, nothing of the run is left running.
@@ -134,12 +138,30 @@ class RunSupervisor:
             self._coordinator.request_stop()
             self._stop_deadline = now + self._directory.job.timeout_s
             self._log.event("stop-requested")
-        if self._stop_deadline is not None and now > self._stop_deadline:
+        if self._stop_deadline is None:
+            return
+        asked_s = now - (self._stop_deadline - self._directory.job.timeout_s)
+        if asked_s > IDLE_STOP_S and self._is_before_steps:
+            raise Interrupted("stopped before the first step: no step was under way")
+        if now > self._stop_deadline:
             raise Interrupted(
                 f"the workers did not end their step within {self._directory.job.timeout_s:.0f} s "
                 "of being asked to stop; resume the run from its last checkpoint, with a longer "
                 "timeout_s if a step or an evaluation may take that long"
             )
+
+
+    @property
+    def _is_before_steps(self) -> bool:
+        """True if no step was committed since the run began or was resumed, and some worker's
+        training function has not come to its loop, or evaluates: a stop loses nothing.
+        """
+        if not self._directory.job.records_progress:
+            return False
+        state = self._coordinator.state
+        workers = list(state.progress.values()) if state is not None else []
+        is_idle = any(each.phase in _BEFORE_STEPS for each in workers)
+        return is_idle and not any(each.samples for each in workers)
 
 
 def _advice(run_dir: Path) -> str:

@@ -40,6 +40,12 @@ class SelfEviction(BaseException):
         self.error = error
 
 
+class StopRequested(BaseException):
+    """The run stops as it was asked to, and its state is safe; not an Exception, so that user code
+    lets it pass.
+    """
+
+
 class AgentLink:
     """The connection of one worker to its agent.
 
@@ -71,6 +77,11 @@ class AgentLink:
         self._address = address
         self._numerics = dict(numerics)
         self._eviction_in = 0
+
+    @property
+    def stop_requested(self) -> bool:
+        """True if the run is to stop."""
+        return self._arena.stop_requested
 
     def await_resume(self, committed: int | None) -> ResumeMessage:
         """Halt until all members of the newest generation have halted and are resumed.

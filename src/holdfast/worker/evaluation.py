@@ -7,6 +7,7 @@ the job's size, and gives the state of a tally. Every worker combines all states
 from __future__ import annotations
 
 import json
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -16,12 +17,15 @@ from rich.filesize import decimal as in_words
 from safetensors.torch import load, save
 from torch import nn
 
-from holdfast.arena.memory import MAILBOX_BYTES, Phase
+from holdfast.arena.memory import MAILBOX_BYTES, Phase, Word
+from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
+from holdfast.linux.lifeline import INTERRUPT
+from holdfast.worker.agent_link import AgentLink, StopRequested
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import to_device
 from holdfast.worker.metric_states import Results, State, Tally
@@ -33,6 +37,19 @@ MAX_STATE_BYTES: Final = 1 << 30
 """How much the states of all ranges may take."""
 MAX_RESULTS_BYTES: Final = 1 << 16
 """How much the results may take as JSON: they are sent to replacements and kept in checkpoints."""
+
+_STOPPED: Final = (1 << 63) - 1
+"""In place of the size of its states: a member has left the evaluation, because the run stops."""
+
+
+def stop_on_signal(agent: AgentLink, status: WorkerStatus) -> None:
+    """Have the agent's signal end the measurement of a batch, which may take long."""
+
+    def stop(*_: object) -> None:
+        if agent.stop_requested and status[Word.MEASURING]:
+            raise StopRequested
+
+    signal.signal(INTERRUPT, stop)
 
 
 class Evaluator:
@@ -56,6 +73,7 @@ class Evaluator:
         device: torch.device,
     ) -> None:
         self._group = context.group
+        self._agent = context.agent
         self._status = context.status
         self._modules = modules
         self._num_shards = num_shards
@@ -76,6 +94,7 @@ class Evaluator:
 
         Raises:
             Aborted: The generation is over.
+            StopRequested: The run is to stop; all members leave the evaluation.
             JobError: `measure` gave what the tally does not take, or too much.
         """
         self._status.enter(Phase.EVALUATE)
@@ -86,10 +105,13 @@ class Evaluator:
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
-                own = self._measure(shards, source, measure, tally)
+                try:
+                    own = _encode(self._measure(shards, source, measure, tally))
+                except StopRequested:
+                    own = None
                 # A metric may draw, and all workers compute the results from the same states.
                 seed_everything(seed_for("evaluation", "results"))
-                return _results(tally, self._exchange(_encode(own), step))
+                return _results(tally, self._exchange(own, step))
         finally:
             for module, was_training in modes:  # each its own: some may be frozen
                 module.training = was_training
@@ -103,14 +125,23 @@ class Evaluator:
             shards, self._num_shards, self._batch_size, self._group.check_abort
         )
         for shard, size, batch in batches:
+            if self._agent.stop_requested:
+                raise StopRequested
             with self._status.measuring():
                 measured = measure(self._modules[0], to_device(batch, self._device))
             tallies[shard].add(measured, size)
         return {shard: each.state() for shard, each in tallies.items()}
 
-    def _exchange(self, payload: bytes, step: int) -> list[bytes]:
-        """The payloads of all members, piece by piece."""
-        sizes = self._group.barrier(WorkerTag.EVALUATION, step, len(payload))
+    def _exchange(self, payload: bytes | None, step: int) -> list[bytes]:
+        """The payloads of all members, piece by piece; None from one that stops.
+
+        Raises:
+            StopRequested: Some member stops.
+        """
+        sent = _STOPPED if payload is None else len(payload)
+        sizes = self._group.barrier(WorkerTag.EVALUATION, step, sent)
+        if payload is None or _STOPPED in sizes:
+            raise StopRequested
         if sum(sizes) > MAX_STATE_BYTES:
             raise JobError(
                 f"the metrics of an evaluation keep {in_words(sum(sizes))}; at most "

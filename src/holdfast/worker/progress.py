@@ -75,11 +75,13 @@ class Followup:
 
     Attributes:
         pending: True if some of it remains to be done.
+        evaluates: True while evaluations remain of it.
         calls: Number of evaluations that it took.
         requests: Requests to the run by the time the step was committed.
     """
 
     pending: bool = False
+    evaluates: bool = False
     calls: int = 0
     requests: RequestFlags = RequestFlags.NOTHING
 

@@ -42,6 +42,7 @@ def header_of(
         loss=progress.loss,
         metrics=progress.evaluations.metrics,
         best=progress.evaluations.best,
+        evaluates=progress.followup.evaluates,
         order=progress.order,
         numerics=numerics_of(job.numerics, job.model, replica.flat.device),
         numerics_changes=tuple(progress.numerics_changes),

@@ -41,7 +41,7 @@ from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.checks.numerics import changes, numerics_of
-from holdfast.worker.progress import NOT_SAVED, Evaluations, Progress
+from holdfast.worker.progress import NOT_SAVED, Evaluations, Followup, Progress
 from holdfast.worker.user_state.user_values import UserValues
 
 Nearby = Callable[[int, int], torch.Tensor]
@@ -356,7 +356,9 @@ def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:
         loss=manifest.loss,
         order={key: value for key, value in manifest.order.items() if key not in left_out},
         numerics_changes=list(dict.fromkeys([*manifest.numerics_changes, *changed])),
-        saved_step=manifest.step,
+        # Once its evaluations are complete, the checkpoint is written again, with their results.
+        saved_step=NOT_SAVED if manifest.evaluates else manifest.step,
+        followup=Followup(pending=manifest.evaluates),
         costs=list(manifest.costs),
         loss_scale=manifest.loss_scale,
         evaluations=Evaluations(

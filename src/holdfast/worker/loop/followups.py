@@ -15,6 +15,7 @@ from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.job.settings import Evaluation
 from holdfast.worker import devices
+from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.member import Member
 from holdfast.worker.metric_states import Results, Tally, together
@@ -53,6 +54,7 @@ class Followups:
 
         Raises:
             Aborted: The generation is over.
+            StopRequested: The run stops in an evaluation.
         """
         progress = self._progress
         saver = self._member.joined.saver
@@ -85,6 +87,7 @@ class Followups:
 
         Raises:
             Aborted: The generation is over.
+            StopRequested: The run stops; there is a checkpoint of the newest step.
             JobError: The model is not attached, or `tally` does not take what `measure` returned.
         """
         member = self._member
@@ -99,11 +102,15 @@ class Followups:
         if call == len(results):
             autocast = devices.autocast(member.device, member.job.precision)
             with autocast, buffers.committed():
-                results.append(
-                    member.joined.evaluator.evaluate(
+                try:
+                    found = member.joined.evaluator.evaluate(
                         member.shards, source, measure, tally, self._progress.step
                     )
-                )
+                except StopRequested:
+                    if self.in_loop:
+                        member.joined.saver.save_durably()
+                    raise
+                results.append(found)
         if self.in_loop:
             evaluations.calls += 1
         else:
@@ -130,7 +137,9 @@ class Followups:
         if not (self._evaluations and due and reader.ends_epoch(step)):
             return False
         progress = self._progress
+        progress.followup.evaluates = True
         results = together([evaluate() for evaluate in self._evaluations])
+        progress.followup.evaluates = False
         self._member.metrics.evaluation(progress.step, results)
         evaluations = progress.evaluations
         evaluations.best = best_after(

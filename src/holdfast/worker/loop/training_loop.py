@@ -33,7 +33,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 from holdfast.worker import devices
-from holdfast.worker.agent_link import SelfEviction
+from holdfast.worker.agent_link import SelfEviction, StopRequested
 from holdfast.worker.data_check import check_samples, note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
@@ -46,13 +46,6 @@ from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob
 from holdfast.worker.user_state.commit_hooks import CommitHooks
 from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
-
-
-class StopRequested(BaseException):
-    """Ends the user's function after a step with which the run stops, once its state is safe.
-
-    Not an Exception, so that the function's own error handling lets it pass.
-    """
 
 
 class TrainingLoop:
