@@ -150,7 +150,6 @@ class RunSupervisor:
                 "timeout_s if a step or an evaluation may take that long"
             )
 
-
     @property
     def _is_before_steps(self) -> bool:
         """True if no step was committed since the run began or was resumed, and some worker's

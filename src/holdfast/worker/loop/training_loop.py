@@ -117,6 +117,7 @@ class TrainingLoop:
         # For the agent, which shows how far the run is.
         status[Word.TOTAL_STEPS] = reader.total_steps
         status[Word.EPOCHS] = reader.epochs
+        status.loss = math.nan if self._progress.loss is None else self._progress.loss
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
