@@ -1,6 +1,7 @@
 """Workers meet in the arena, and an abort or a deadline ends every wait."""
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -113,3 +114,13 @@ def test_other_processes_see_the_same_words_and_sections(arena):
 def test_an_arena_has_no_name_in_any_file_system(arena):
     link = Path(f"/proc/self/fd/{arena.fd}").readlink()
     assert str(link) == "/memfd:holdfast-arena (deleted)"
+
+
+def test_a_limit_of_file_sizes_is_named():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(HoldfastError, match="ulimit -f"):
+            Arena.create(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -119,7 +119,8 @@ class Arena:
         """A new arena with lines for `world_size` workers and no sections.
 
         Raises:
-            HoldfastError: The CPU may show one core's stores to another out of order.
+            HoldfastError: The CPU may show one core's stores to another out of order, or files must
+                be smaller.
         """
         if platform.machine() != "x86_64":
             raise HoldfastError(
@@ -127,7 +128,7 @@ class Arena:
             )
         fd = os.memfd_create("holdfast-arena", os.MFD_CLOEXEC)
         # All words are zero: no generation, nothing requested, no barrier reached.
-        os.ftruncate(fd, _header_bytes(world_size))
+        _extend(fd, _header_bytes(world_size))
         os.pwrite(fd, struct.pack("2q", _MAGIC, world_size), 0)
         return cls(fd)
 
@@ -301,11 +302,14 @@ class Arena:
         """Grow the file to hold sections of `size_bytes`, and map them.
 
         Every worker passes the same size. The mapping begins on a huge page.
+
+        Raises:
+            HoldfastError: Files must be smaller.
         """
         # Workers call this in any order: the file only grows, and a page that was never written
         # reads as zeros.
         start = self.sections_start
-        os.ftruncate(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
+        _extend(self.fd, max(start + size_bytes, os.fstat(self.fd).st_size))
         return map_file(self.fd, size_bytes, start)
 
     def map_privately(self, offset: int, size_bytes: int) -> memoryview:
@@ -335,6 +339,16 @@ def float_of(word: int) -> float:
 
 def _header_bytes(world_size: int) -> int:
     return WORD * LINE * (2 * world_size + 1) + 2 * MAILBOX_BYTES * world_size
+
+
+def _extend(fd: int, size_bytes: int) -> None:
+    try:
+        os.ftruncate(fd, size_bytes)
+    except OSError as error:
+        raise HoldfastError(
+            f"{size_bytes:,} bytes of memory that workers share: {error.strerror}; the limit of "
+            "file sizes counts for it, so raise that (ulimit -f unlimited)"
+        ) from None
 
 
 def _read_word(fd: int, word: JobWord) -> int:

@@ -260,7 +260,7 @@ class RunDirectory(RunPaths):
             raise JobError(
                 f"{path} is a run with {key}={before.get(key)}, not "
                 f"{job.weights_config().get(key)}: its weights would not be those of either job. "
-                "Resume with the same value, or start a new run"
+                "Resume with the same value, name the directory of another run, or start a new one"
             )
 
 
