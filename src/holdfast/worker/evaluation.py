@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -17,15 +18,14 @@ from rich.filesize import decimal as in_words
 from safetensors.torch import load, save
 from torch import nn
 
-from holdfast.arena.memory import MAILBOX_BYTES, Phase, Word
-from holdfast.arena.worker_status import WorkerStatus
+from holdfast.arena.memory import MAILBOX_BYTES, Phase
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.linux.lifeline import INTERRUPT
-from holdfast.worker.agent_link import AgentLink, StopRequested
+from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import to_device
 from holdfast.worker.metric_states import Results, State, Tally
@@ -42,14 +42,22 @@ _STOPPED: Final = (1 << 63) - 1
 """In place of the size of its states: a member has left the evaluation, because the run stops."""
 
 
-def stop_on_signal(agent: AgentLink, status: WorkerStatus) -> None:
-    """Have the agent's signal end the measurement of a batch, which may take long."""
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let the agent's signal end what runs here, which may take long for a single batch.
+
+    Raises:
+        StopRequested: The run is to stop.
+    """
 
     def stop(*_: object) -> None:
-        if agent.stop_requested and status[Word.MEASURING]:
-            raise StopRequested
+        raise StopRequested
 
     signal.signal(INTERRUPT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(INTERRUPT, signal.SIG_IGN)
 
 
 class Evaluator:
@@ -106,7 +114,8 @@ class Evaluator:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
                 try:
-                    own = _encode(self._measure(shards, source, measure, tally))
+                    with _interruptible():
+                        own = _encode(self._measure(shards, source, measure, tally))
                 except StopRequested:
                     own = None
                 # A metric may draw, and all workers compute the results from the same states.

@@ -27,7 +27,7 @@ from holdfast.tasks.code import located
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import FORK_SPEC, WorkerSpec, WriterSpec
-from holdfast.worker import evaluation, fit
+from holdfast.worker import fit
 from holdfast.worker.agent_link import AgentLink, SelfEviction, StopRequested, WorkerShutdown
 from holdfast.worker.checkpoints import writer_process
 from holdfast.worker.checks.numerics import exactness, numerics_of
@@ -63,7 +63,6 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel, listener)
     torch.set_num_threads(spec.train_job.threads_per_worker)
-    evaluation.stop_on_signal(agent, status)
     try:
         member = Member(spec, arena, agent, channel, listener)
         ending = _train(Session(spec.train_job, member), Path(spec.run_dir))
