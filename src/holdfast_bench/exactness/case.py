@@ -38,6 +38,7 @@ Part = Literal[
     "frozen",  # a parameter that is not trained
     "sometimes",  # a parameter that only some shards use
     "never",  # a parameter that nothing uses
+    "extra",  # state that `get_extra_state` gives, and that changes at every commit
 ]
 Optimizer = Literal[
     "sgd",
@@ -59,6 +60,7 @@ Optimizer = Literal[
     "adafactor",
     "clipping",  # writes to its gradients once they are long
     "counting",  # keeps a counter in its parameter groups
+    "nested",  # two others in a list
 ]
 Implementation = Literal["default", "foreach", "fused"]
 DType = Literal["float32", "float64", "bfloat16"]
@@ -66,6 +68,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["none", "warmup", "cosine"]
 Scheduler = Literal["none", "exponential", "step", "restarts", "one_cycle", "plateau", "sequential"]
 Data = Literal["plain", "numpy", "generator", "augmented", "stream"]
+Order = Literal["own", "sequential", "generator", "weighted", "sampler"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
 FailurePolicy = Literal["replace", "shrink", "restart"]
@@ -97,6 +100,9 @@ class Recipe:
         surrounds: True if code sets state before the loop over shards, and changes all of it after.
         clip_norm: The job's key.
         data: How samples are made; see `datasets`.
+        order: How a DataLoader orders the samples; `own`: there is none.
+        drops: True if a collate function drops some samples.
+        hooks: True if gradients are changed before the optimizer's step.
         samples, batch, shards, epochs: Sizes of the run.
         length, features: Size of a sample, `[length, features]`.
         variable: True if samples are of unlike length, up to `length`.
@@ -132,6 +138,9 @@ class Recipe:
     surrounds: bool = False
     clip_norm: float | None = None
     data: Data = "plain"
+    order: Order = "own"
+    drops: bool = False
+    hooks: bool = False
     samples: int = 32
     batch: int = 16
     shards: int = 4

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from holdfast.data.dataset import MapStyle, stacked
 from holdfast_bench.exactness.case import Recipe
 
 CLASSES: Final = 3
 NOISE: Final = 0.1
+LOWEST: Final = -0.8
+"""What a sample begins with that a collate function keeps: four of five."""
 MAPPED: Final = "holdfast.testing.exactness.datasets.Mapped"
 """The name of `Mapped` in fingerprints, wherever the class is: each seed keeps its sample order."""
 
@@ -116,6 +119,56 @@ class Streamed(torch.utils.data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[tuple[Any, Any, Any]]:
         return map(self._samples.__getitem__, range(len(self._samples)))
+
+
+class Turned(Sampler[int]):
+    """A sampler of one's own, which turns the samples by one more place in every epoch.
+
+    Args:
+        count: Number of the samples.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._order = list(range(count))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[int]:
+        self._order = [*self._order[1:], self._order[0]]
+        return iter(self._order)
+
+
+def without_some(samples: list[Any]) -> Any:
+    """The batch of the samples that begin with no low value; None if there is none."""
+    kept = [each for each in samples if float(each[0][0, 0]) > LOWEST]
+    return stacked(kept) if kept else None
+
+
+def ordered(recipe: Recipe, samples: Any) -> Any:
+    """The samples of a recipe for its loop, in a DataLoader if that orders them."""
+    if recipe.order == "own":
+        # A `MapStyle` makes its batches itself.
+        return Mapped(recipe) if recipe.drops and recipe.data != "stream" else samples
+    drawn = torch.Generator().manual_seed(recipe.seed) if recipe.order == "generator" else None
+    return DataLoader(
+        Mapped(recipe),
+        batch_size=recipe.batch,
+        shuffle=None if drawn is None else True,
+        generator=drawn,
+        sampler=_sampler(recipe),
+        collate_fn=without_some if recipe.drops else stacked,
+    )
+
+
+def _sampler(recipe: Recipe) -> Sampler[int] | None:
+    match recipe.order:
+        case "weighted":
+            weights = [1.0 + number % 3 for number in range(recipe.samples)]
+            return WeightedRandomSampler(weights, recipe.samples)
+        case "sampler":
+            return Turned(recipe.samples)
+    return None
 
 
 def dataset(recipe: Recipe) -> Arrays | MapStyle | Streamed:

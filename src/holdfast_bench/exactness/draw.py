@@ -23,6 +23,7 @@ from holdfast_bench.exactness.case import (
     Kill,
     Model,
     Optimizer,
+    Order,
     Part,
     Recipe,
     Schedule,
@@ -35,9 +36,13 @@ T = TypeVar("T")
 FUSED: Final = ("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "tensor_rate", "adagrad")
 """Optimizers with a fused kernel on a CPU."""
 GROUPED: Final = tuple(
-    name for name in values_of(Optimizer) if name not in ("adafactor", "tensor_rate")
+    name for name in values_of(Optimizer) if name not in ("adafactor", "nested", "tensor_rate")
 )
 """Optimizers with kernels that take all parameters together."""
+LOADED: Final = ("plain", "augmented")
+"""Data that a DataLoader takes."""
+WHOLE: Final = ("numpy", "generator")
+"""Data that make batches themselves."""
 THAWLESS: Final = (("fused", "momentum"), ("fused", "nesterov"))
 """Kernels that fail where a parameter has its first gradient later than others (torch 2.13)."""
 MAX_CALLS: Final = 4000
@@ -62,6 +67,13 @@ _DATA: Final[Mapping[Data, int]] = {
     "generator": 2,
     "augmented": 3,
     "stream": 2,
+}
+_ORDERS: Final[Mapping[Order, int]] = {
+    "own": 3,
+    "sequential": 2,
+    "generator": 1,
+    "weighted": 2,
+    "sampler": 2,
 }
 _SCHEDULES: Final[Mapping[Schedule, int]] = {"none": 3, "warmup": 1, "cosine": 1}
 _SCHEDULERS: Final[Mapping[Scheduler, int]] = {
@@ -109,6 +121,8 @@ def is_possible(case: Case) -> bool:
         and not (recipe.thaws and (recipe.implementation, recipe.optimizer) in THAWLESS)
         and not (recipe.attaches and recipe.scheduler in ("none", "plateau"))
         and (recipe.evaluate != "in_loop" or _feeds_all(recipe))
+        and (recipe.order == "own" or recipe.data in LOADED)
+        and not (recipe.drops and recipe.data in WHOLE)
     )
     return fits and all(_fits(each, recipe) for each in case.configurations)
 
@@ -132,7 +146,7 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
 
 def _feeds_all(recipe: Recipe) -> bool:
     """True if every shard of the first step has samples: all workers must evaluate there."""
-    return recipe.shards <= recipe.batch <= recipe.samples
+    return recipe.shards <= recipe.batch <= recipe.samples and not recipe.drops
 
 
 def _pick(chance: random.Random, weights: Mapping[T, int]) -> T:
@@ -180,6 +194,9 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
         skips=chance.random() < 0.15,
         logs=chance.random() < 0.3,
         evaluate=_pick(chance, _EVALUATE),
+        order=_pick(chance, _ORDERS),
+        drops=chance.random() < 0.2,
+        hooks=chance.random() < 0.2,
     )
     return _repaired(chance, drawn)
 
@@ -207,6 +224,8 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
         schedule="none" if drawn.scheduler != "none" else drawn.schedule,
         attaches=drawn.attaches and drawn.scheduler not in ("none", "plateau"),
         average=drawn.average and not drawn.compile,
+        order=drawn.order if drawn.data in LOADED else "own",
+        drops=drawn.drops and drawn.data not in WHOLE,
         evaluate="epochs"
         if drawn.evaluate == "in_loop" and not _feeds_all(drawn)
         else drawn.evaluate,
@@ -255,7 +274,9 @@ def _kill(chance: random.Random, recipe: Recipe, workers: int) -> Kill:
 def _keeps(recipe: Recipe) -> bool:
     """True if there is state next to the model, which is that of the start in the first step."""
     around = recipe.attributes or recipe.surrounds
-    return recipe.scheduler != "none" or recipe.average or recipe.counts or recipe.thaws or around
+    nested = "extra" in recipe.parts or recipe.optimizer == "nested"
+    kept = recipe.average or recipe.counts or recipe.thaws or nested
+    return recipe.scheduler != "none" or kept or around
 
 
 def _second(chance: random.Random, recipe: Recipe, first: Kill, workers: int) -> Kill:

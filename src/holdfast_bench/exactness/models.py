@@ -291,6 +291,35 @@ class _Never(nn.Module):
         return x
 
 
+class History:
+    """An object that no state dict has."""
+
+    steps = 0
+
+
+class Extra(nn.Module):
+    """Multiplies by what it counts, which only its extra state has."""
+
+    def __init__(self, _hidden: int) -> None:
+        super().__init__()
+        self.history = History()
+
+    def count(self) -> None:
+        """Count a step."""
+        self.history.steps += 1
+
+    def get_extra_state(self) -> dict[str, int]:
+        """What it counts."""
+        return {"counted": self.history.steps}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """The inverse of `get_extra_state`."""
+        self.history.steps = state["counted"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + 0.1 * (self.history.steps % 3))
+
+
 _PARTS: Final[dict[str, Callable[[int], nn.Module]]] = {
     "empty": _Empty,
     "scalar": _Scalar,
@@ -302,6 +331,7 @@ _PARTS: Final[dict[str, Callable[[int], nn.Module]]] = {
     "frozen": _Frozen,
     "sometimes": _Sometimes,
     "never": _Never,
+    "extra": Extra,
 }
 
 

@@ -45,6 +45,24 @@ class Counting(optim.SGD):
             group["lr"] = rate
 
 
+class Nested(optim.Optimizer):
+    """Two optimizers in a list, each for every other parameter."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
+        super().__init__(groups, {"lr": lr})
+        held = [parameter for group in self.param_groups for parameter in group["params"]]
+        self.parts = [
+            optim.SGD(held[::2], lr=lr, momentum=0.9),
+            optim.AdamW(held[1::2], lr=lr),
+        ]
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step both."""
+        for part in self.parts:
+            part.step(closure)
+
+
 _BUILDERS: Final[dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]]] = {
     "sgd": (optim.SGD, {"weight_decay": 0.01}),
     "momentum": (optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
@@ -65,6 +83,7 @@ _BUILDERS: Final[dict[str, tuple[Callable[..., optim.Optimizer], dict[str, Any]]
     "adafactor": (optim.Adafactor, {}),
     "clipping": (Clipping, {"momentum": 0.5}),
     "counting": (Counting, {"momentum": 0.5}),
+    "nested": (Nested, {}),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,9 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS
 from holdfast_bench.exactness import case, optimizers
 from holdfast_bench.exactness.case import Kill, Recipe
-from holdfast_bench.exactness.datasets import CLASSES, Batch, dataset
+from holdfast_bench.exactness.datasets import CLASSES, Batch, dataset, ordered, without_some
 from holdfast_bench.exactness.kills import Kills
-from holdfast_bench.exactness.models import Network, loss_of
+from holdfast_bench.exactness.models import Extra, Network, loss_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,6 +34,8 @@ STOP: Final = "stop"
 """A file in the run's directory that says that the run was asked to stop."""
 SKIP_THRESHOLD: Final = -1.0
 """Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
+LARGEST: Final = 0.05
+"""To which `hooks` clip each value of a gradient."""
 IN_LOOP_STEP: Final = 0
 """The step in which `evaluate=in_loop` evaluates: one whose shards all have samples."""
 
@@ -60,7 +63,7 @@ def main(session: Session) -> None:
     )
     critic = _critic(session, recipe)
     teacher = _keep(session, recipe, model, optimizer)
-    _set_before(session, recipe, network[0], optimizer)
+    _set_before(session, recipe, network[0], model, optimizer)
     samples = dataset(recipe)
     measured = False
 
@@ -73,7 +76,7 @@ def main(session: Session) -> None:
     if recipe.evaluate == "epochs":
         session.evaluate_each_epoch(samples, measure)
         session.evaluate_each_epoch(samples, answers, metrics={"counts": _counts})
-    for shard in session.shards(samples, epochs=recipe.epochs, steps=recipe.steps):
+    for shard in _shards(session, recipe, samples):
         kills.at_step(shard.step)
         if shard.step == params["stop_at"]:
             _stop(session, run_dir)
@@ -95,6 +98,14 @@ def main(session: Session) -> None:
         session.backward(loss, weight=weight, trains=trains)
     if recipe.surrounds:
         _change_after(session, model, optimizer)
+
+
+def _shards(session: Session, recipe: Recipe, samples: Any) -> Iterator[Any]:
+    """The shards of this worker, without those all of whose samples were dropped."""
+    loaded = ordered(recipe, samples)
+    collate = without_some if recipe.drops and recipe.order == "own" else None
+    shards = session.shards(loaded, epochs=recipe.epochs, steps=recipe.steps, collate=collate)
+    return (shard for shard in shards if shard.batch is not None)
 
 
 def _trained(recipe: Recipe, model: nn.Module) -> list[nn.Parameter]:
@@ -170,11 +181,28 @@ def _change_attributes(network: Network, optimizer: torch.optim.Optimizer) -> No
     vars(optimizer)["history"] = [*vars(optimizer).get("history", []), 1.0]
 
 
+def _change_gradients(model: nn.Module) -> None:
+    """Clip each value, and add noise."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.clamp_(-LARGEST, LARGEST)
+            parameter.grad.add_(torch.randn_like(parameter.grad), alpha=LARGEST / 100)
+
+
 def _set_before(
-    session: Session, recipe: Recipe, network: Network, optimizer: torch.optim.Optimizer
+    session: Session,
+    recipe: Recipe,
+    network: Network,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
+    if recipe.hooks:
+        session.on_gradients(lambda: _change_gradients(model))
     if recipe.attributes:
         session.on_commit(lambda: _change_attributes(network, optimizer))
+    for each in network.modules():
+        if isinstance(each, Extra):
+            session.on_commit(each.count)
     if recipe.thaws:
         session.on_commit(network.head.requires_grad_)
     if not recipe.surrounds:
