@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.data.loading.source import source_of
@@ -150,7 +150,6 @@ def test_a_loader_gives_its_data_its_collate_function_and_its_workers():
     ("data", "message"),
     [
         (DataLoader(DATA, 5), "batch_size=5, and the job has batch=4"),
-        (DataLoader(DATA, 4, sampler=WeightedRandomSampler([1.0] * 10, 10)), "WeightedRandom"),
         (DataLoader(DATA, batch_size=None), "batch_size=None, which a run cannot use"),
         (DataLoader(DATA, batch_sampler=[[0, 1]]), "its own batch_sampler"),
         (DataLoader(DATA, 4, worker_init_fn=print, num_workers=1), "worker_init_fn"),

@@ -237,6 +237,16 @@ def test_too_many_samples_are_not_checked():
     assert check.outcome is Answer.NOT_CHECKED
 
 
+def test_the_samples_that_a_sampler_draws_are_not_checked():
+    order = SampleOrder.of_facts({**ORDER, "sampler": "WeightedRandomSampler"})
+    rows = [row_of(order, 0)]
+    check = check_samples(rows, epochs_of(rows, order, is_over=False), order)
+    assert check.outcome is Answer.NOT_CHECKED
+    assert "a WeightedRandomSampler decides" in check.text
+    known = SampleOrder.of_facts({**ORDER, "sampler": "shuffle=False"})
+    assert check_samples(rows, epochs_of(rows, known, is_over=False), known).outcome is Answer.OK
+
+
 def generation(number, at, step, last=0, from_checkpoint=True):
     fields = {"last_committed_step": last, "from_checkpoint": from_checkpoint}
     return recorded_run.generation(number, at, step) | fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.data.loading.order import SHUFFLED
 from holdfast.data.loading.reader import Reader
 from holdfast.errors import JobError
 from holdfast.worker.progress import Progress
@@ -21,7 +22,8 @@ def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) ->
     Raises:
         JobError: The run began with something else.
     """
-    known = progress.order
+    # Older checkpoints do not name the order: their runs have shuffled, whatever a loader said.
+    known = ({"sampler": SHUFFLED} if "num_samples" in progress.order else {}) | progress.order
     changed = [key for key in facts if known.get(key, facts[key]) != facts[key]]
     longer = [key for key in changed if key in ("epochs", "steps") and facts[key] > known[key]]
     if changed and not (extend and changed == longer):

@@ -26,6 +26,7 @@ from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept
 from holdfast.data.loading.digest import digest_of_samples
 from holdfast.data.loading.order import SampleOrder
 from holdfast.data.loading.processes import LoaderProcesses
+from holdfast.data.permutation import Indices
 from holdfast.job.settings import LoaderSettings
 
 ABORT_POLL_S: Final = 0.002
@@ -46,8 +47,8 @@ class Loaded:
 
 
 R = TypeVar("R")
-Key = tuple[int, WorkItem]
-"""A step, and one of its work items."""
+Key = tuple[int, WorkItem, Indices]
+"""A step, one of its work items, and the samples of that."""
 
 
 class Loader:
@@ -105,7 +106,7 @@ class Loader:
         Raises:
             Aborted: The generation ended before the samples were read.
         """
-        read = functools.partial(self._read, (step, item))
+        read = functools.partial(self._read, self._key(step, item))
         if self._thread is not None:  # a data set is read by one thread at a time
             return self._result(self._thread.submit(self._finish, read))
         with _one_thread():
@@ -166,9 +167,10 @@ class Loader:
         if (step, item.leaf) in self._ahead:
             return
         assert self._thread is not None
-        begun: Callable[[], Loaded | None] = functools.partial(self._read, (step, item))
+        key = self._key(step, item)
+        begun: Callable[[], Loaded | None] = functools.partial(self._read, key)
         if self._processes is not None:
-            begun = cast("Callable[[], Loaded | None]", self._processes.begin((step, item)))
+            begun = cast("Callable[[], Loaded | None]", self._processes.begin(key))
         self._ahead[step, item.leaf] = self._thread.submit(self._finish, begun)
 
     def _from(self, step: int, item: WorkItem) -> Iterator[tuple[int, WorkItem]]:
@@ -184,14 +186,16 @@ class Loader:
         """Called in a loader process: an item of a step, or the digest of some samples."""
         return digest_of_samples(self._dataset) if key is None else self._read(key)
 
+    def _key(self, step: int, item: WorkItem) -> Key:
+        # Here and not where samples are read: a sampler draws from the global generators.
+        return step, item, self._order.indices(step, item.shards)
+
     def _read(self, key: Key) -> Loaded | None:
-        """The samples of `key`, a step and an item; in this process or a fork of it."""
-        step, item = key
-        order = self._order
-        indices = order.indices(step, item.shards)
+        """The samples of `key`; in this process or a fork of it."""
+        step, item, indices = key
         if not len(indices):
             return None
-        generator = generator_for(*sample_key(order.seed, step, item))
+        generator = generator_for(*sample_key(self._order.seed, step, item))
         return Loaded(self._dataset.batch(indices, generator), len(indices))
 
     def _finish(self, read: Callable[[], Loaded | None]) -> Loaded | None:

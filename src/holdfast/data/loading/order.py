@@ -4,6 +4,8 @@ The cursor of a run is one number, its committed steps. The epoch, the samples o
 slice of each shard follow from it. So a restored run cannot be out of place, and the samples of a
 shard do not depend on the worker that computes it.
 
+The order is a permutation of the run's own, that of the data set, or what a sampler draws.
+
 A short last batch is neither padded nor dropped; its step is weighted by its size.
 """
 
@@ -11,11 +13,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
 
 from holdfast.data.permutation import Indices, Permutation
+
+SHUFFLED: Final = "shuffle=True"
+"""The run's own order: a permutation for each epoch."""
+SEQUENTIAL: Final = "shuffle=False"
+"""The order of the data set."""
+
+
+class DrawnOrder(Protocol):
+    """Draws the order of each epoch; see `data.loading.sampler_order`.
+
+    Attributes:
+        digests: A digest of each epoch that was drawn, in order.
+    """
+
+    digests: list[str]
+
+    def epoch(self, number: int) -> Indices:
+        """The samples of an epoch."""
+        ...
+
+    def begin(self, number: int) -> None:
+        """Draw an epoch, and forget those before it."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +50,15 @@ class SampleOrder:
     """The iteration order of one run over one data set.
 
     Attributes:
-        num_samples: Samples in the data set, at least 1.
+        num_samples: Samples of an epoch, at least 1.
         batch_size: Samples of a full step, over all workers.
         num_shards: Shards per step.
         epochs: Number of epochs.
         seed: The job's seed.
         fingerprint: Identifies the data set; the order depends on it.
         drops_last: True if a short last batch is left out.
+        sampler: SHUFFLED, SEQUENTIAL, or the class of the sampler that draws the order.
+        drawn: Draws the order; None if it is computed, or only described.
     """
 
     num_samples: int
@@ -39,6 +68,18 @@ class SampleOrder:
     seed: int
     fingerprint: str
     drops_last: bool = False
+    sampler: str = SHUFFLED
+    drawn: DrawnOrder | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Values that describe the order."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
+
+    @property
+    def is_computed(self) -> bool:
+        """True if the order follows from these values alone."""
+        return self.sampler in (SHUFFLED, SEQUENTIAL)
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Self | None:
@@ -73,9 +114,14 @@ class SampleOrder:
         """The samples of neighbouring shards, int64[n]."""
         start = step % self.steps_per_epoch * self.batch_size
         bounds = shard_bounds(self.batch_size_of(step), self.batch_size, self.num_shards)
-        lo = bounds[shards.start]
-        hi = bounds[shards.stop]
-        return self._permutation(self.epoch_of(step)).take(start + lo, start + hi)
+        lo = start + bounds[shards.start]
+        hi = start + bounds[shards.stop]
+        if self.drawn is not None:
+            return self.drawn.epoch(self.epoch_of(step))[lo:hi]
+        assert self.is_computed, "nothing draws this order"
+        if self.sampler == SEQUENTIAL:
+            return np.arange(lo, hi, dtype=np.int64)
+        return self._permutation(self.epoch_of(step)).take(lo, hi)
 
     def _permutation(self, epoch: int) -> Permutation:
         key = f"{self.fingerprint}\0{self.seed}\0{epoch}".encode()

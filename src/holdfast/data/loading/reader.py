@@ -10,7 +10,6 @@ on the worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
 from holdfast.core.step.plan import WorkItem
@@ -116,7 +115,7 @@ class SampleReader:
         self._loader: Loader | None = None
         self.epochs = order.epochs
         self.total_steps = min(order.total_steps, steps or order.total_steps)
-        self.facts = asdict(order) | ({"steps": steps} if steps else {})
+        self.facts = order.facts | ({"steps": steps} if steps else {})
 
     def is_over(self, step: int) -> bool:
         """Implements `Reader`."""

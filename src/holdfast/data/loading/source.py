@@ -2,7 +2,7 @@
 
 holdfast.Dataset, map-style data set     read by index
 iterable data set                        read as a stream
-DataLoader                               its data set, collate function, workers and pinning
+DataLoader                               its data set, order, collate function, workers and pinning
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -26,13 +28,15 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import (
     Batch,
     Collate,
+    Dataset,
     as_dataset,
     generator_for,
     seed_everything,
     stacked,
 )
-from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.order import SEQUENTIAL, SHUFFLED, SampleOrder
 from holdfast.data.loading.reader import Reader, SampleReader
+from holdfast.data.loading.sampler_order import SamplerOrder
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import JobError
 from holdfast.job.settings import LoaderSettings
@@ -48,6 +52,8 @@ class Source:
         collate: Makes a batch of a list of samples.
         batch_size: Samples of a batch, if a DataLoader says so.
         drops_last: True if a short last batch is left out.
+        sampler: Gives the order of the samples; None for the run's own.
+        generator: The DataLoader's own, if it has one.
         num_workers: Loader processes, if a DataLoader says so.
         pin_memory: True if a DataLoader pins memory.
     """
@@ -56,6 +62,8 @@ class Source:
     collate: Collate = stacked
     batch_size: int | None = None
     drops_last: bool = False
+    sampler: Any = None
+    generator: torch.Generator | None = None
     num_workers: int = 0
     pin_memory: bool = False
 
@@ -100,17 +108,23 @@ class Source:
                 check_abort=check_abort,
             )
         dataset = as_dataset(self.samples, self.collate)
+        own = SHUFFLED if self.sampler is None else SEQUENTIAL
+        drawn = self._drawn(dataset, job.seed, check_abort)
         order = SampleOrder(
-            num_samples=len(dataset),
+            num_samples=len(dataset) if drawn is None else drawn.size,
             batch_size=job.batch,
             num_shards=job.shards,
             epochs=1,
             seed=job.seed,
             fingerprint=dataset.fingerprint,
             drops_last=self.drops_last,
+            sampler=own if drawn is None else type(self.sampler).__name__,
+            drawn=drawn,
         )
         if order.steps_per_epoch == 0:
-            raise JobError(f"{len(dataset)} samples are no batch of {job.batch}; remove drop_last")
+            raise JobError(
+                f"{order.num_samples} samples are no batch of {job.batch}; remove drop_last"
+            )
         needed = -(-steps // order.steps_per_epoch)
         return SampleReader(
             dataset,
@@ -141,12 +155,15 @@ class Source:
             yield from self._batches_of_stream(rows, num_rows, size, check_abort)
             return
         dataset = as_dataset(self.samples, self.collate)
+        drawn = self._drawn(dataset, 0, check_abort)
+        order = np.arange(len(dataset)) if drawn is None else drawn.epoch(0)
+        count = len(order) - (len(order) % size if self.drops_last else 0)
         for row in rows:
-            start = len(dataset) * row // num_rows
-            end = len(dataset) * (row + 1) // num_rows
+            start = count * row // num_rows
+            end = count * (row + 1) // num_rows
             for first in range(start, end, size):
                 check_abort()
-                indices = np.arange(first, min(first + size, end))
+                indices = order[first : min(first + size, end)]
                 seed_everything(seed_for("evaluation", first))
                 yield row, len(indices), dataset.batch(indices, generator_for("evaluation", first))
 
@@ -168,6 +185,17 @@ class Source:
                 seed_everything(seed_for("evaluation", number * size))
                 yield number % num_rows, len(batch), self.collate(batch)
 
+    def _drawn(
+        self, dataset: Dataset, seed: int, check_abort: Callable[[], None]
+    ) -> SamplerOrder | None:
+        """Draws the order; None if it is that of the data set, or the run's own."""
+        is_sequential = type(self.sampler) is SequentialSampler
+        if self.sampler is None or (is_sequential and len(self.sampler) == len(dataset)):
+            return None
+        return SamplerOrder(
+            self.sampler, self.generator, dataset, seed=seed, check_abort=check_abort
+        )
+
     def _settings(self, given: LoaderSettings) -> LoaderSettings:
         """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
         return given.model_copy(
@@ -186,7 +214,7 @@ def source_of(data: object, collate: Collate | None = None) -> Source:
         collate: Makes a batch of a list of samples; by default they are stacked.
 
     Raises:
-        JobError: It is none of these, or cannot be read in the run's own order.
+        JobError: It is none of these, or a DataLoader that a run cannot read like.
     """
     if isinstance(data, DataLoader):
         if collate is not None:
@@ -217,32 +245,47 @@ def source_of(data: object, collate: Collate | None = None) -> Source:
 
 
 def _source_of_loader(loader: DataLoader[Any]) -> Source:
+    batches = loader.batch_sampler
     refused = {
-        "its own batch_sampler": type(loader.batch_sampler) not in (BatchSampler, type(None)),
-        "batch_size=None": loader.batch_size is None,
-        "worker_init_fn": loader.worker_init_fn is not None,
+        "batch_size=None": (batches is None, "remove it"),
+        "its own batch_sampler": (
+            type(batches) is not BatchSampler,
+            "give its order as sampler=, and the job's batch as batch_size=",
+        ),
+        "worker_init_fn": (loader.worker_init_fn is not None, "remove it"),
     }
-    for what, is_given in refused.items():
+    for what, (is_given, advice) in refused.items():
         if is_given:
-            raise JobError(f"the DataLoader has {what}, which a run cannot use; remove it")
+            raise JobError(f"the DataLoader has {what}, which a run cannot use; {advice}")
+    assert isinstance(batches, BatchSampler)
     custom = None if loader.collate_fn is default_collate else loader.collate_fn
     source = Source(
         samples=loader.dataset,
         collate=custom or stacked,
-        batch_size=loader.batch_size,
-        drops_last=loader.drop_last,
+        batch_size=batches.batch_size,
+        drops_last=batches.drop_last,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
     )
     if source.is_stream:
         return source
-    sampler = loader.sampler
-    replaced = isinstance(sampler, RandomSampler) and (
-        sampler.replacement or sampler.num_samples != len(loader.dataset)  # type: ignore[arg-type]
-    )
-    if replaced or type(sampler) not in (SequentialSampler, RandomSampler):
+    sampler = batches.sampler
+    if isinstance(sampler, DistributedSampler):
         raise JobError(
-            f"the DataLoader has the sampler {type(sampler).__name__}, and a run has an order of "
-            "its own, the same for any number of workers; remove the sampler"
+            "the DataLoader has a DistributedSampler, which gives each rank a part of the samples, "
+            "and a run gives each worker its shards of every batch itself; remove the sampler "
+            "(shuffle=True shuffles)"
         )
-    return source
+    if _is_own(sampler, loader.dataset):
+        return source
+    return replace(source, sampler=sampler, generator=loader.generator)
+
+
+def _is_own(sampler: Any, dataset: Any) -> bool:
+    """True for the sampler that shuffle=True stands for, from the global generators."""
+    return (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.generator is None
+        and len(sampler) == len(dataset)
+    )

@@ -19,7 +19,8 @@ MAX_SAMPLES: Final = 1 << 26
 def check_samples(
     rows: Sequence[StepRow], epochs: Sequence[Epoch], order: SampleOrder | None
 ) -> Check:
-    """Check that the steps of each epoch have used each sample once.
+    """Check that the steps of each epoch have used each sample once. That is not checked where a
+    sampler draws them: it may draw a sample twice, or never.
 
     Args:
         rows: The steps.
@@ -30,6 +31,8 @@ def check_samples(
         return not_checked("samples", NO_STEP)
     if order is None:
         return _check_stream(epochs)
+    if not order.is_computed:
+        return not_checked("samples", f"a {order.sampler} decides which samples an epoch has")
     checked = epochs[: MAX_SAMPLES // order.num_samples]
     if not checked:
         return not_checked("samples", f"{count(order.num_samples, 'sample')} are too many")
