@@ -136,7 +136,7 @@ def test_the_order_of_an_epoch_is_the_same_in_every_worker(make):
 
 
 def test_drawing_an_order_leaves_the_random_numbers_of_the_model():
-    order = SamplerOrder(Own(), seeded(), DATA, seed=0, check_abort=lambda: None)
+    order = SamplerOrder(Own(), seeded(), DATA, 0, lambda: None)
     torch.manual_seed(5)
     first = torch.rand(3)
     torch.manual_seed(5)
@@ -217,13 +217,22 @@ def test_a_sampler_may_hold_the_data_set_which_is_not_copied():
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
-        (Endless(), "the sampler Endless has no length"),
-        ([], "the sampler list names no samples"),
-        (Locked(), "the sampler Locked cannot be copied"),
-        (Short(), "Short has the length 10 and gives 3 in epoch 1; its __len__ must"),
-        (SequentialSampler(range(11)), "gives the index 10 in epoch 1, and the data set holds 10"),
-        (Named(), "Named gives what is no index in epoch 1: 'str' object"),
-        (DistributedSampler(DATA, 2, 0), "DistributedSampler, .*; remove the sampler"),
+        (Endless(), "the sampler Endless cannot be used: .* it needs __len__"),
+        ([], "the sampler list has the length 0 and gives 0 indices"),
+        (Locked(), "the sampler Locked cannot be used: cannot pickle .*; it .* copy.deepcopy"),
+        (
+            Short(),
+            "Short has the length 10 and gives 3 indices, or more, for epoch 1; its __len__ must",
+        ),
+        (
+            SequentialSampler(range(11)),
+            "SequentialSampler gives what is no index of 10 samples: range object index out of",
+        ),
+        (Named(), "Named gives what is no index of 10 samples: range indices must be integers"),
+        (
+            DistributedSampler(DATA, 2, 0),
+            "has a DistributedSampler, .*shards for its workers itself; remove it",
+        ),
     ],
     ids=str,
 )

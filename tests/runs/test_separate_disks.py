@@ -187,7 +187,7 @@ def test_different_data_are_named_with_their_hosts_before_the_first_step(hosts, 
     assert first.wait(120) == 2
     agent.wait(60)
     printed = hosts.output(1)
-    assert "have different data: some samples differ. Give every host the same data" in printed
+    assert "have different data: some samples differ; have every worker build the same" in printed
     assert "hosts 10.77.0." in printed
     assert not (run_dir(hosts, 1) / "metrics.jsonl").read_text()
 

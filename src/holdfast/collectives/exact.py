@@ -255,7 +255,7 @@ class TreeReducer:
         if term is None:
             raise JobError(
                 f"no shard of step {step + 1} called session.backward(loss), so there is no "
-                "gradient; call it once for every shard that the loop yields"
+                "gradient; call it for every shard, and leave samples in every batch"
             )
         # Weights, losses and flags are added along the same tree, by each worker for itself.
         stats, used, first = self._stats_of(term)

@@ -63,16 +63,20 @@ class MapStyle:
 
     def __init__(self, samples: Any, collate: Collate) -> None:
         self.samples = samples
-        self._collate = collate
+        self.collate = collate
         kind = type(samples)
         self.fingerprint = f"{kind.__module__}.{kind.__qualname__}:{len(samples)}"
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
+    def rows(self, indices: Indices, generator: torch.Generator) -> list[Any]:
+        """The samples at `indices`, one by one."""
         seed_everything(generator.initial_seed())
-        return self._collate([self.samples[int(i)] for i in indices])
+        return [self.samples[int(i)] for i in indices]
+
+    def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
+        return self.collate(self.rows(indices, generator))
 
 
 def stacked(samples: list[Any]) -> Batch:

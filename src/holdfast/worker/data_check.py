@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.data.loading.order import SHUFFLED
-from holdfast.data.loading.reader import Reader
 from holdfast.errors import JobError
 from holdfast.worker.progress import Progress
 
@@ -41,14 +40,3 @@ def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) ->
         )
     progress.order = {**known, **facts}
     return bool(changed)
-
-
-def check_samples(reader: Reader, progress: Progress) -> None:
-    """Compare some samples with those that the run began with, once in a life of the run.
-
-    Raises:
-        JobError: They differ.
-    """
-    if not progress.samples_checked:
-        progress.order["samples"] = reader.check(progress.order.get("samples", ""))
-        progress.samples_checked = True

@@ -22,6 +22,7 @@ from holdfast.arena.memory import MAILBOX_BYTES, Phase
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
+from holdfast.data.loading.reader import SAME_DATA
 from holdfast.data.loading.source import Source
 from holdfast.errors import JobError
 from holdfast.linux.lifeline import INTERRUPT
@@ -113,6 +114,10 @@ class Evaluator:
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
+                digest = source.digest(self._group.check_abort)
+                digests = self._group.barrier(WorkerTag.EVALUATION, step, digest)
+                if len(set(digests) - {0}) > 1:
+                    raise JobError(f"the workers evaluate on different data; {SAME_DATA}")
                 try:
                     with _interruptible():
                         own = _encode(self._measure(shards, source, measure, tally))

@@ -120,7 +120,6 @@ class Progress:
         loss: The loss of the newest step; None if there is none, or it is not finite.
         record: The metrics line of the newest step.
         order: The data set and the sample order; see `data.loading.order`.
-        samples_checked: True if samples were compared with those that the run began with.
         numerics_changes: Changes of hardware and software over the run's lives.
         saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
             every host has one.
@@ -134,7 +133,6 @@ class Progress:
     loss: float | None = None
     record: dict[str, Any] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
-    samples_checked: bool = False
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
     deferred: bool = False

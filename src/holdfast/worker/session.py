@@ -236,14 +236,17 @@ class Session:
                 `holdfast.Dataset`.
             epochs: Passes through it; by default, the job's `epochs`.
             steps: Steps of the run, instead of or as a limit on `epochs`.
-            collate: Makes a batch of a list of samples; by default they are stacked.
+            collate: Makes a batch of a list of samples; by default they are stacked. It may leave
+                some out: the rows that it makes are counted, unless it makes another number of
+                the samples one by one. So packed samples count as they were read.
 
         Yields:
-            The shards of this worker; call `backward` once for each.
+            The shards of this worker; call `backward` once for each. One of which no sample is
+            left is not yielded.
 
         Raises:
             JobError: The model is not attached, this is the second loop, or the data cannot be
-                read in the run's own order.
+                read so by every worker.
         """
         self._main_only.refuse("shards")
         if epochs is None and steps is None:
@@ -275,8 +278,8 @@ class Session:
 
         Args:
             loss: The mean over the shard's samples, a scalar.
-            weight: The shard's weight among the shards of its step; by default its number of
-                samples. Give the number of tokens, say, if the loss is a mean over tokens.
+            weight: The shard's weight among the shards of its step; by default `shard.size`. Give
+                the number of tokens, say, if the loss is a mean over tokens.
             trains: The model that this step trains, one of several; by default, all that the loss
                 depends on. The same for all shards of a step. The optimizers of the other models
                 are not stepped.

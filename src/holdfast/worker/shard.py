@@ -16,7 +16,8 @@ class Shard:
 
     Attributes:
         batch: Batch that the data set gives for them.
-        size: Their number; 0 if a worker only takes part (with `sync: ddp`).
+        size: Their number, without those that a collate function has left out; 0 if a worker only
+            takes part (with `sync: ddp`).
         step: The step that they belong to.
         epoch: The epoch that they belong to.
     """

@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 import torch
@@ -22,8 +21,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
-from holdfast.data.dataset import Batch, Dataset, generator_for, generators_kept, name_of
+from holdfast.data.dataset import Dataset, generator_for, generators_kept, name_of
 from holdfast.data.loading.digest import digest_of_samples
+from holdfast.data.loading.loaded import Loaded, load
 from holdfast.data.loading.order import SampleOrder
 from holdfast.data.loading.processes import LoaderProcesses
 from holdfast.data.permutation import Indices
@@ -31,19 +31,6 @@ from holdfast.job.settings import LoaderSettings
 
 ABORT_POLL_S: Final = 0.002
 """Seconds between two checks, while waiting for a read, whether the generation is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The samples of one work item in one step.
-
-    Attributes:
-        batch: The batch that the data set returned.
-        size: Number of samples.
-    """
-
-    batch: Batch
-    size: int
 
 
 R = TypeVar("R")
@@ -196,7 +183,7 @@ class Loader:
         if not len(indices):
             return None
         generator = generator_for(*sample_key(self._order.seed, step, item))
-        return Loaded(self._dataset.batch(indices, generator), len(indices))
+        return load(self._dataset, indices, generator)
 
     def _finish(self, read: Callable[[], Loaded | None]) -> Loaded | None:
         """The result of `read`, its tensors in pinned memory if that is set."""

@@ -12,10 +12,10 @@ A short last batch is neither padded nor dropped; its step is weighted by its si
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -25,24 +25,6 @@ SHUFFLED: Final = "shuffle=True"
 """The run's own order: a permutation for each epoch."""
 SEQUENTIAL: Final = "shuffle=False"
 """The order of the data set."""
-
-
-class DrawnOrder(Protocol):
-    """Draws the order of each epoch; see `data.loading.sampler_order`.
-
-    Attributes:
-        digests: A digest of each epoch that was drawn, in order.
-    """
-
-    digests: list[str]
-
-    def epoch(self, number: int) -> Indices:
-        """The samples of an epoch."""
-        ...
-
-    def begin(self, number: int) -> None:
-        """Draw an epoch, and forget those before it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +40,7 @@ class SampleOrder:
         fingerprint: Identifies the data set; the order depends on it.
         drops_last: True if a short last batch is left out.
         sampler: SHUFFLED, SEQUENTIAL, or the class of the sampler that draws the order.
-        drawn: Draws the order; None if it is computed, or only described.
+        drawn: Gives the order of an epoch that a sampler draws.
     """
 
     num_samples: int
@@ -69,17 +51,7 @@ class SampleOrder:
     fingerprint: str
     drops_last: bool = False
     sampler: str = SHUFFLED
-    drawn: DrawnOrder | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Values that describe the order."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.compare}
-
-    @property
-    def is_computed(self) -> bool:
-        """True if the order follows from these values alone."""
-        return self.sampler in (SHUFFLED, SEQUENTIAL)
+    drawn: Callable[[int], Indices] | None = None
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> Self | None:
@@ -117,8 +89,7 @@ class SampleOrder:
         lo = start + bounds[shards.start]
         hi = start + bounds[shards.stop]
         if self.drawn is not None:
-            return self.drawn.epoch(self.epoch_of(step))[lo:hi]
-        assert self.is_computed, "nothing draws this order"
+            return self.drawn(self.epoch_of(step))[lo:hi]
         if self.sampler == SEQUENTIAL:
             return np.arange(lo, hi, dtype=np.int64)
         return self._permutation(self.epoch_of(step)).take(lo, hi)

@@ -9,15 +9,23 @@ on the worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.data.dataset import Dataset, generator_for, name_of
-from holdfast.data.loading.loader import Loaded, Loader
+from holdfast.data.loading.loaded import Loaded
+from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.sampler_order import SamplerOrder
 from holdfast.errors import JobError
 from holdfast.job.settings import LoaderSettings
+
+SAME_DATA: Final = (
+    "have every worker build the same data each time: seed a random split, sort a list of files, "
+    "and seed a sampler's own generator"
+)
+"""Advice where data differ between workers, or between two lives of a run."""
 
 
 class Reader(Protocol):
@@ -73,9 +81,9 @@ class Reader(Protocol):
         """Note that the current step is committed."""
         ...
 
-    def check(self, known: str) -> str:
-        """Compare some samples with those that the run began with, whose digest is `known`; returns
-        their digest now.
+    def check(self, step: int, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Compare some samples, and the order of the epoch, with what the run has noted of them;
+        returns what it has to note. All members compare that before a commit.
 
         Raises:
             Aborted: The generation ended before the samples were read.
@@ -94,6 +102,7 @@ class SampleReader:
     Args:
         dataset: The data set.
         order: Order of samples, by steps.
+        drawn: Draws that order, if a sampler does.
         steps: A limit on the steps of the run; 0 for none.
         settings: Options for loading samples.
         check_abort: Raises if waiting must end.
@@ -103,6 +112,7 @@ class SampleReader:
         self,
         dataset: Dataset,
         order: SampleOrder,
+        drawn: SamplerOrder | None,
         *,
         steps: int,
         settings: LoaderSettings,
@@ -110,12 +120,16 @@ class SampleReader:
     ) -> None:
         self._dataset = dataset
         self._order = order
+        self._drawn = drawn
+        self._is_checked = False
         self._settings = settings
         self._check_abort = check_abort
         self._loader: Loader | None = None
         self.epochs = order.epochs
         self.total_steps = min(order.total_steps, steps or order.total_steps)
-        self.facts = order.facts | ({"steps": steps} if steps else {})
+        self.facts = {key: value for key, value in vars(order).items() if key != "drawn"}
+        self.facts |= {"steps": steps} if steps else {}
+        self.facts |= {} if drawn is None else {"first_epoch": drawn.begin(0)}
 
     def is_over(self, step: int) -> bool:
         """Implements `Reader`."""
@@ -151,15 +165,22 @@ class SampleReader:
     def advance(self) -> None:
         """Implements `Reader`."""
 
-    def check(self, known: str) -> str:
+    def check(self, step: int, known: Mapping[str, Any]) -> dict[str, Any]:
         """Implements `Reader`."""
-        now = self._loader_of(()).digest()
-        if known and now and known != now:
-            raise JobError(
-                f"{name_of(self._dataset)} holds other samples than when the run began, in the "
-                "same number; resume with the same data, or start a new run"
-            )
-        return now
+        noted = {}
+        if not self._is_checked:
+            now = self._loader_of(()).digest()
+            noted["samples"] = before = known.get("samples", now)
+            self._is_checked = True
+            # Without a digest, reading them is not repeatable.
+            if before and now and before != now:
+                raise JobError(
+                    f"{name_of(self._dataset)} holds other samples than when the run began, in the "
+                    f"same number; {SAME_DATA}, or start a new run"
+                )
+        if self._drawn is not None and not self.is_over(step):
+            noted["epoch_order"] = self._drawn.begin(self.epoch_of(step))
+        return noted
 
     def close(self) -> None:
         """Implements `Reader`."""

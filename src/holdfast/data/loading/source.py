@@ -34,10 +34,13 @@ from holdfast.data.dataset import (
     seed_everything,
     stacked,
 )
+from holdfast.data.loading.digest import digest_of_samples
+from holdfast.data.loading.loaded import collated, load
 from holdfast.data.loading.order import SEQUENTIAL, SHUFFLED, SampleOrder
 from holdfast.data.loading.reader import Reader, SampleReader
 from holdfast.data.loading.sampler_order import SamplerOrder
 from holdfast.data.loading.stream import StreamReader
+from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 from holdfast.job.settings import LoaderSettings
 from holdfast.job.train_job import TrainJob
@@ -101,6 +104,7 @@ class Source:
                 self.samples,
                 self.collate,
                 batch_size=job.batch,
+                drops_last=self.drops_last,
                 num_shards=job.shards,
                 epochs=epochs,
                 steps=steps,
@@ -111,7 +115,7 @@ class Source:
         own = SHUFFLED if self.sampler is None else SEQUENTIAL
         drawn = self._drawn(dataset, job.seed, check_abort)
         order = SampleOrder(
-            num_samples=len(dataset) if drawn is None else drawn.size,
+            num_samples=len(dataset) if drawn is None else len(drawn.epoch(0)),
             batch_size=job.batch,
             num_shards=job.shards,
             epochs=1,
@@ -119,7 +123,7 @@ class Source:
             fingerprint=dataset.fingerprint,
             drops_last=self.drops_last,
             sampler=own if drawn is None else type(self.sampler).__name__,
-            drawn=drawn,
+            drawn=None if drawn is None else drawn.epoch,
         )
         if order.steps_per_epoch == 0:
             raise JobError(
@@ -129,6 +133,7 @@ class Source:
         return SampleReader(
             dataset,
             replace(order, epochs=epochs or needed),
+            drawn,
             steps=steps,
             settings=self._settings(job.loader),
             check_abort=check_abort,
@@ -155,8 +160,7 @@ class Source:
             yield from self._batches_of_stream(rows, num_rows, size, check_abort)
             return
         dataset = as_dataset(self.samples, self.collate)
-        drawn = self._drawn(dataset, 0, check_abort)
-        order = np.arange(len(dataset)) if drawn is None else drawn.epoch(0)
+        order = self._evaluated(dataset, check_abort)
         count = len(order) - (len(order) % size if self.drops_last else 0)
         for row in rows:
             start = count * row // num_rows
@@ -165,7 +169,9 @@ class Source:
                 check_abort()
                 indices = order[first : min(first + size, end)]
                 seed_everything(seed_for("evaluation", first))
-                yield row, len(indices), dataset.batch(indices, generator_for("evaluation", first))
+                loaded = load(dataset, indices, generator_for("evaluation", first))
+                if loaded is not None:
+                    yield row, loaded.size, loaded.batch
 
     def _batches_of_stream(
         self, rows: range, num_rows: int, size: int, check_abort: Callable[[], None]
@@ -174,6 +180,7 @@ class Source:
             self.samples,
             self.collate,
             batch_size=size,
+            drops_last=self.drops_last,
             num_shards=1,
             epochs=1,
             steps=0,
@@ -183,7 +190,24 @@ class Source:
         for number, batch in enumerate(samples.batches()):
             if number % num_rows in rows:
                 seed_everything(seed_for("evaluation", number * size))
-                yield number % num_rows, len(batch), self.collate(batch)
+                loaded = collated(batch, self.collate)
+                if loaded is not None:
+                    yield number % num_rows, loaded.size, loaded.batch
+
+    def digest(self, check_abort: Callable[[], None]) -> int:
+        """A digest of the samples for an evaluation; 0 if there is none, as for a stream."""
+        if self.is_stream:
+            return 0
+        dataset = as_dataset(self.samples, self.collate)
+        order = self._evaluated(dataset, check_abort)
+        samples = digest_of_samples(dataset)
+        ends = [*order[:8].tolist(), *order[-8:].tolist()]
+        return seed_for(samples, len(dataset), len(order), *ends) if samples else 0
+
+    def _evaluated(self, dataset: Dataset, check_abort: Callable[[], None]) -> Indices:
+        """The samples for an evaluation, in order."""
+        drawn = self._drawn(dataset, 0, check_abort)
+        return np.arange(len(dataset)) if drawn is None else drawn.epoch(0)
 
     def _drawn(
         self, dataset: Dataset, seed: int, check_abort: Callable[[], None]
@@ -192,9 +216,7 @@ class Source:
         is_sequential = type(self.sampler) is SequentialSampler
         if self.sampler is None or (is_sequential and len(self.sampler) == len(dataset)):
             return None
-        return SamplerOrder(
-            self.sampler, self.generator, dataset, seed=seed, check_abort=check_abort
-        )
+        return SamplerOrder(self.sampler, self.generator, dataset, seed, check_abort)
 
     def _settings(self, given: LoaderSettings) -> LoaderSettings:
         """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
@@ -247,16 +269,17 @@ def source_of(data: object, collate: Collate | None = None) -> Source:
 def _source_of_loader(loader: DataLoader[Any]) -> Source:
     batches = loader.batch_sampler
     refused = {
-        "batch_size=None": (batches is None, "remove it"),
-        "its own batch_sampler": (
-            type(batches) is not BatchSampler,
-            "give its order as sampler=, and the job's batch as batch_size=",
-        ),
-        "worker_init_fn": (loader.worker_init_fn is not None, "remove it"),
+        "its own batch_sampler": type(batches) not in (BatchSampler, type(None)),
+        "batch_size=None": batches is None,
+        "worker_init_fn": loader.worker_init_fn is not None,
+        "a DistributedSampler": isinstance(loader.sampler, DistributedSampler),
     }
-    for what, (is_given, advice) in refused.items():
+    for what, is_given in refused.items():
         if is_given:
-            raise JobError(f"the DataLoader has {what}, which a run cannot use; {advice}")
+            raise JobError(
+                f"the DataLoader has {what}, which a run cannot use, because it cuts every batch "
+                "into shards for its workers itself; remove it"
+            )
     assert isinstance(batches, BatchSampler)
     custom = None if loader.collate_fn is default_collate else loader.collate_fn
     source = Source(
@@ -269,23 +292,8 @@ def _source_of_loader(loader: DataLoader[Any]) -> Source:
     )
     if source.is_stream:
         return source
-    sampler = batches.sampler
-    if isinstance(sampler, DistributedSampler):
-        raise JobError(
-            "the DataLoader has a DistributedSampler, which gives each rank a part of the samples, "
-            "and a run gives each worker its shards of every batch itself; remove the sampler "
-            "(shuffle=True shuffles)"
-        )
-    if _is_own(sampler, loader.dataset):
+    sampler: Any = batches.sampler
+    is_shuffled = type(sampler) is RandomSampler and not sampler.replacement
+    if is_shuffled and sampler.generator is None and len(sampler) == len(source.samples):
         return source
     return replace(source, sampler=sampler, generator=loader.generator)
-
-
-def _is_own(sampler: Any, dataset: Any) -> bool:
-    """True for the sampler that shuffle=True stands for, from the global generators."""
-    return (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.generator is None
-        and len(sampler) == len(dataset)
-    )

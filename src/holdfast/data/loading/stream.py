@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Collate, generators_kept, name_of, seed_everything
 from holdfast.data.loading.digest import digest_of
-from holdfast.data.loading.loader import Loaded, sample_key
+from holdfast.data.loading.loaded import Loaded, collated
+from holdfast.data.loading.loader import sample_key
 from holdfast.data.loading.order import shard_bounds
 from holdfast.errors import JobError
 
@@ -33,6 +34,7 @@ class StreamReader:
         stream: Gives samples when it is iterated over, the same ones each time.
         collate: Makes a batch of a list of samples.
         batch_size: Samples of a full step, over all workers.
+        drops_last: True if a short last batch is left out.
         num_shards: Shards per step.
         epochs: Passes through the stream; 0 if only `steps` ends the run.
         steps: Steps of the run; 0 if only `epochs` ends it.
@@ -46,6 +48,7 @@ class StreamReader:
         collate: Collate,
         *,
         batch_size: int,
+        drops_last: bool,
         num_shards: int,
         epochs: int,
         steps: int,
@@ -56,6 +59,7 @@ class StreamReader:
         self._collate = collate
         self._check_abort = check_abort
         self._batch_size = batch_size
+        self._least = batch_size if drops_last else 1
         self._num_shards = num_shards
         self._seed = seed
         self.epochs = epochs
@@ -64,6 +68,7 @@ class StreamReader:
         self.facts = {
             "stream": f"{kind.__module__}.{kind.__qualname__}",
             "batch_size": batch_size,
+            "drops_last": drops_last,
             "num_shards": num_shards,
             "epochs": epochs,
             "steps": steps,
@@ -125,7 +130,7 @@ class StreamReader:
         if not samples:
             return None
         seed_everything(seed_for(*sample_key(self._seed, step, item)))
-        return Loaded(self._collate(samples), len(samples))
+        return collated(samples, self._collate)
 
     def borrow(self, step: int) -> Loaded:
         """Implements `Reader`."""
@@ -157,9 +162,9 @@ class StreamReader:
             self._next = None
             self._pass = None
 
-    def check(self, known: str) -> str:
+    def check(self, step: int, known: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """Implements `Reader`. The next samples are compared wherever a stream is opened."""
-        return known
+        return {}
 
     def close(self) -> None:
         """Implements `Reader`."""
@@ -226,12 +231,13 @@ class StreamReader:
             return _Pass(self._stream, self._position["epoch"], state)
 
     def _pull(self, opened: _Pass, step: int) -> list[Any]:
-        """The samples of `step`, which come next. Random numbers that the stream draws depend on
-        the step, and do not shift those of the model.
+        """The samples of `step`, which come next; none at the end. Random numbers that the stream
+        draws depend on the step, and do not shift those of the model.
         """
         with generators_kept():
             seed_everything(seed_for("stream", self._seed, "step", step))
-            return list(itertools.islice(opened.samples, self._batch_size))
+            samples = list(itertools.islice(opened.samples, self._batch_size))
+        return samples if len(samples) >= self._least else []
 
 
 class _Pass:

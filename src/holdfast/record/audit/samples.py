@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.order import SEQUENTIAL, SHUFFLED, SampleOrder
 from holdfast.record.audit.statement import NO_STEP, Check, judged, not_checked
 from holdfast.record.audit.step_checks import Epoch, StepRow
 from holdfast.record.units import count
@@ -19,8 +19,7 @@ MAX_SAMPLES: Final = 1 << 26
 def check_samples(
     rows: Sequence[StepRow], epochs: Sequence[Epoch], order: SampleOrder | None
 ) -> Check:
-    """Check that the steps of each epoch have used each sample once. That is not checked where a
-    sampler draws them: it may draw a sample twice, or never.
+    """Check that the steps of each epoch have used each sample once.
 
     Args:
         rows: The steps.
@@ -31,7 +30,7 @@ def check_samples(
         return not_checked("samples", NO_STEP)
     if order is None:
         return _check_stream(epochs)
-    if not order.is_computed:
+    if order.sampler not in (SHUFFLED, SEQUENTIAL):
         return not_checked("samples", f"a {order.sampler} decides which samples an epoch has")
     checked = epochs[: MAX_SAMPLES // order.num_samples]
     if not checked:

@@ -13,7 +13,7 @@ from holdfast.record.audit.statement import Check, judged, not_checked
 from holdfast.record.audit.step_checks import StepRow
 from holdfast.record.units import count
 
-_MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples"})
+_MAY_CHANGE: Final = frozenset({"epochs", "steps", "samples", "epoch_order"})
 """Facts of the data that differ where a run was extended, or its numerics have changed."""
 
 

@@ -25,7 +25,8 @@ from holdfast.core.step.loss_scale import LossScale
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
-from holdfast.data.loading.loader import Loaded, model_seed
+from holdfast.data.loading.loaded import Loaded
+from holdfast.data.loading.loader import model_seed
 from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
@@ -34,7 +35,7 @@ from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 from holdfast.worker import devices
 from holdfast.worker.agent_link import SelfEviction, StopRequested
-from holdfast.worker.data_check import check_samples, note_facts
+from holdfast.worker.data_check import note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
@@ -134,7 +135,7 @@ class TrainingLoop:
                     if self._is_over:
                         member.joined.saver.save_durably()
                         break
-                    check_samples(reader, self._progress)
+                    self._progress.order |= reader.check(self._progress.step, self._progress.order)
                     if self._progress.followup.pending:
                         self._followups.run(reader)
                     elif self._progress.followup.stops:

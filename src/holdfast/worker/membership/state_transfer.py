@@ -101,8 +101,6 @@ class StateTransfer:
                     self._replica.flat.copy_(self._staged(rank))
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
-            # A donor of another host has checked its own data only.
-            progress.samples_checked &= donor in group.local  # this host may have other data
             metrics.recent.extend(_parse(headers[donor])["recent"])
         # A donor that was aborted between two steps: what the others did together is not done
         # twice.

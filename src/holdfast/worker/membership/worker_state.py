@@ -19,6 +19,7 @@ from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
+from holdfast.data.loading.reader import SAME_DATA
 from holdfast.errors import JobError
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.membership.attach import AttachedModels
@@ -189,8 +190,8 @@ class WorkerState:
                 )
 
     def user_digest(self) -> int:
-        """A digest of what user code keeps, for a commit; 56 bits. Hosts may also have different
-        data, so there it covers the data set and some samples.
+        """A digest of what user code keeps, for a commit; 56 bits. It covers the data set, some
+        samples and their order, which every worker builds for itself.
 
         Raises:
             JobError: It has changed since the newest commit.
@@ -201,8 +202,7 @@ class WorkerState:
                 "a worker without a shard does not run the loop, so the weights would depend on "
                 "the number of workers; modify it in session.on_commit"
             )
-        own = self._progress.user.digest
-        return own if self._group.network is None else digest(own, self._progress.order)
+        return digest(self._progress.user.digest, self._progress.order)
 
     def _changed(self) -> str:
         """Name of what has changed since the newest commit; empty if nothing has."""
@@ -225,7 +225,7 @@ class WorkerState:
         """
         transfer = StateTransfer(self._group, self._sections, self._replica)
         headers = transfer.exchange(self._progress, first, other)
-        if self._group.network is not None and headers[0]["order"] != headers[1]["order"]:
+        if headers[0]["order"] != headers[1]["order"]:
             raise JobError(_data_differ(self._group.network, first, other, headers))
         left, right = (UserValues.from_json(header["user"]).committed for header in headers)
         what = difference(left, right)
@@ -259,17 +259,19 @@ class WorkerState:
 
 
 def _data_differ(
-    network: Network, first: int, other: int, headers: Sequence[Mapping[str, Any]]
+    network: Network | None, first: int, other: int, headers: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Difference of the data of two hosts, in words."""
+    """Difference of the data of two workers, in words."""
     left, right = (header["order"] for header in headers)
     keys = sorted(key for key in left | right if left.get(key) != right.get(key))
-    hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]
+    named = {"samples": "some samples differ", "epoch_order": "their samplers draw other samples"}
     how = [
-        "some samples differ" if key == "samples" else f"{key}: {left.get(key)}, {right.get(key)}"
+        named.get(key, f"{key}: {left.get(key)}, {right.get(key)}")
         for key in keys
+        if key != "first_epoch"  # as the order of every epoch
     ]
-    return (
-        f"hosts {hosts[0]} and {hosts[1]} (ranks {first} and {other}) have different data: "
-        f"{'; '.join(how)}. Give every host the same data"
-    )
+    who = f"rank {first} and rank {other}"
+    if network is not None:
+        hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]
+        who = f"hosts {hosts[0]} and {hosts[1]} (ranks {first} and {other})"
+    return f"{who} have different data: {'; '.join(how)}; {SAME_DATA}"

@@ -1,0 +1,79 @@
+"""Loaded samples: a batch, and the number of samples in it.
+
+A collate function may leave samples out, such as damaged ones, so they are counted in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.data.dataset import Batch, Collate, Dataset, MapStyle
+from holdfast.data.permutation import Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The samples of one work item in one step.
+
+    Attributes:
+        batch: The batch that the data set returned.
+        size: Number of samples in it.
+    """
+
+    batch: Batch
+    size: int
+
+
+def load(dataset: Dataset, indices: Indices, generator: torch.Generator) -> Loaded | None:
+    """The samples at `indices`, at least one; None if none of them is left."""
+    if isinstance(dataset, MapStyle):
+        return collated(dataset.rows(indices, generator), dataset.collate)
+    return collated([*indices], lambda rows: dataset.batch(np.array(rows), generator))
+
+
+def collated(rows: list[Any], collate: Collate) -> Loaded | None:
+    """The batch of some samples; None if none of them is left.
+
+    A batch whose tensors and lists all have the same m rows, fewer than there are samples, holds m
+    samples, if `collate` makes m rows of the samples one by one, too. Any other batch holds the
+    samples that are not None: it may be packed, `[1, tokens]`, or consist of graphs.
+    """
+    try:
+        batch = collate(rows)
+    except Exception:
+        if all(row is None for row in rows):  # no function stacks no samples
+            return None
+        raise
+    size = _num_rows(batch)
+    packed = 0 <= size < len(rows) and size != sum(_rows_alone(row, collate) for row in rows)
+    if packed or not 0 <= size <= len(rows):
+        size = sum(row is not None for row in rows) or len(rows)
+    return Loaded(batch, size) if size else None
+
+
+def _rows_alone(row: Any, collate: Collate) -> int:
+    with suppress(Exception):  # of the user's code, for a sample that it leaves out
+        return max(_num_rows(collate([row])), 0)
+    return 0
+
+
+def _num_rows(batch: Batch) -> int:
+    """Rows of each part of a batch; -1 if the parts differ, or have none."""
+    lengths = set(_lengths(batch))
+    return lengths.pop() if len(lengths) == 1 else -1
+
+
+def _lengths(batch: Batch) -> list[int]:
+    if isinstance(batch, torch.Tensor | np.ndarray):
+        return [len(batch)] if batch.ndim else []
+    if not isinstance(batch, Mapping | list | tuple):
+        return []
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    nested = [[len(part)] if isinstance(part, list | tuple) else _lengths(part) for part in parts]
+    return [length for part in nested for length in part]
