@@ -136,7 +136,8 @@ def test_the_order_of_an_epoch_is_the_same_in_every_worker(make):
 
 
 def test_drawing_an_order_leaves_the_random_numbers_of_the_model():
-    order = SamplerOrder(Own(), seeded(), DATA, 0, lambda: None)
+    loader = DataLoader(DATA, sampler=Own(), generator=seeded())
+    order = SamplerOrder(loader, 0, lambda: None)
     torch.manual_seed(5)
     first = torch.rand(3)
     torch.manual_seed(5)
@@ -231,7 +232,7 @@ def test_a_sampler_may_hold_the_data_set_which_is_not_copied():
         (Named(), "Named gives what is no index of 10 samples: range indices must be integers"),
         (
             DistributedSampler(DATA, 2, 0),
-            "has a DistributedSampler, .*shards for its workers itself; remove it",
+            "has a DistributedSampler .each worker gets its part .*, which .*; remove it",
         ),
     ],
     ids=str,

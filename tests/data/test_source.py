@@ -46,7 +46,8 @@ def reader_of(data, epochs=2, steps=0, collate=None, job=JOB):
 def step_of(reader, step):
     """The samples of a step, by shard."""
     loaded = [reader.take(step, item, ITEMS) for item in ITEMS]
-    return [[] if each is None else each.batch.tolist() for each in loaded]
+    batches = [each.batch if each else torch.empty(0) for each in loaded]
+    return [(each[0] if isinstance(each, tuple) else each).tolist() for each in batches]
 
 
 def all_steps(reader, first=0):
@@ -141,9 +142,17 @@ def test_a_loader_gives_its_data_its_collate_function_and_its_workers():
     assert source.reader(JOB, 1, 0, lambda: None)._settings.workers == 2
     batch = reader_of(DataLoader(DATA, 4, collate_fn=loader.collate_fn)).read_now(0, ITEMS[0])
     assert batch.batch == {"n": 2}
-    shortened = reader_of(DataLoader(DATA, 4, drop_last=True))
-    assert shortened.total_steps == 4
     assert [size for _, size, _ in source.batches(range(2), 2, 64, lambda: None)] == [4, 1, 4, 1]
+
+
+@pytest.mark.parametrize("data", [DATA, Counter()], ids=["indexed", "stream"])
+def test_a_short_last_batch_is_left_out_if_the_loader_says_so(data):
+    loader = DataLoader(data, 4, drop_last=True)
+    steps = all_steps(reader_of(loader, collate=None))
+    assert len(steps) == 4
+    assert [ends for _, _, ends in steps] == [False, True] * 2
+    sizes = [size for _, size, _ in source_of(loader).batches(range(2), 2, 64, lambda: None)]
+    assert sizes == [4, 4]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import generators_kept, seed_everything
@@ -28,37 +28,29 @@ class SamplerOrder:
     """Draws the order of each epoch.
 
     Args:
-        sampler: Yields indices of `dataset`, and has a length.
-        generator: The DataLoader's own generator, if it has one.
-        dataset: The data set of the DataLoader.
+        loader: A DataLoader whose sampler has a length.
         seed: The job's seed.
         check_abort: Raises if drawing must end.
     """
 
-    def __init__(
-        self,
-        sampler: Any,
-        generator: torch.Generator | None,
-        dataset: Any,
-        seed: int,
-        check_abort: Callable[[], None],
-    ) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int, check_abort: Callable[[], None]) -> None:
+        dataset: Any = loader.dataset
+        sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         self._name = f"the sampler {type(sampler).__name__}"
         self._places = range(len(dataset))
         self._seed = seed
         self._check_abort = check_abort
-        own = getattr(sampler, "__dict__", {}).values()
-        shared = [dataset, *(each for each in own if isinstance(each, Dataset))]
+        own = [dataset, *getattr(sampler, "__dict__", {}).values()]
+        shared = {id(each): each for each in own if each is dataset or isinstance(each, Dataset)}
         try:
             self._size = len(sampler)
             # Copied, because an evaluation, or user code, may draw from the same sampler.
-            copied = copy.deepcopy((sampler, generator), {id(each): each for each in shared})
+            self._sampler, self._generator = copy.deepcopy((sampler, loader.generator), shared)
         except Exception as error:  # noqa: BLE001  # the boundary of the user's code
             raise JobError(
                 f"{self._name} cannot be used: {error}; it needs __len__, the number of samples of "
                 "an epoch, and may hold only what copy.deepcopy takes"
             ) from None
-        self._sampler, self._generator = copied
         self._epochs = {0: self._draw(0)}
         self._digests: dict[int, str] = {}
 
@@ -86,9 +78,8 @@ class SamplerOrder:
             seed_everything(seed_for("sampler", self._seed, number))
             if hasattr(self._sampler, "set_epoch"):
                 self._sampler.set_epoch(number)
-            # As a DataLoader does, which seeds its workers.
-            if self._generator is not None:
-                torch.empty((), dtype=torch.int64).random_(generator=self._generator)
+            # A DataLoader draws the seed of its workers first.
+            torch.empty((), dtype=torch.int64).random_(generator=self._generator)
             drawn = list(islice(self._sampler, self._size + 1))
         try:
             order = np.fromiter(map(self._places.__getitem__, drawn), np.int64)

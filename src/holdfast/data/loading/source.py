@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -28,7 +27,6 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import (
     Batch,
     Collate,
-    Dataset,
     as_dataset,
     generator_for,
     seed_everything,
@@ -55,8 +53,8 @@ class Source:
         collate: Makes a batch of a list of samples.
         batch_size: Samples of a batch, if a DataLoader says so.
         drops_last: True if a short last batch is left out.
-        sampler: Gives the order of the samples; None for the run's own.
-        generator: The DataLoader's own, if it has one.
+        order: SHUFFLED, SEQUENTIAL, or the class of the sampler that draws the order.
+        loader: The DataLoader with that sampler.
         num_workers: Loader processes, if a DataLoader says so.
         pin_memory: True if a DataLoader pins memory.
     """
@@ -65,8 +63,8 @@ class Source:
     collate: Collate = stacked
     batch_size: int | None = None
     drops_last: bool = False
-    sampler: Any = None
-    generator: torch.Generator | None = None
+    order: str = SHUFFLED
+    loader: DataLoader[Any] | None = None
     num_workers: int = 0
     pin_memory: bool = False
 
@@ -112,8 +110,7 @@ class Source:
                 check_abort=check_abort,
             )
         dataset = as_dataset(self.samples, self.collate)
-        own = SHUFFLED if self.sampler is None else SEQUENTIAL
-        drawn = self._drawn(dataset, job.seed, check_abort)
+        drawn = self._drawn(job.seed, check_abort)
         order = SampleOrder(
             num_samples=len(dataset) if drawn is None else len(drawn.epoch(0)),
             batch_size=job.batch,
@@ -122,7 +119,7 @@ class Source:
             seed=job.seed,
             fingerprint=dataset.fingerprint,
             drops_last=self.drops_last,
-            sampler=own if drawn is None else type(self.sampler).__name__,
+            sampler=self.order,
             drawn=None if drawn is None else drawn.epoch,
         )
         if order.steps_per_epoch == 0:
@@ -160,7 +157,7 @@ class Source:
             yield from self._batches_of_stream(rows, num_rows, size, check_abort)
             return
         dataset = as_dataset(self.samples, self.collate)
-        order = self._evaluated(dataset, check_abort)
+        order = self._evaluated(check_abort)
         count = len(order) - (len(order) % size if self.drops_last else 0)
         for row in rows:
             start = count * row // num_rows
@@ -199,24 +196,21 @@ class Source:
         if self.is_stream:
             return 0
         dataset = as_dataset(self.samples, self.collate)
-        order = self._evaluated(dataset, check_abort)
+        order = self._evaluated(check_abort)
         samples = digest_of_samples(dataset)
         ends = [*order[:8].tolist(), *order[-8:].tolist()]
         return seed_for(samples, len(dataset), len(order), *ends) if samples else 0
 
-    def _evaluated(self, dataset: Dataset, check_abort: Callable[[], None]) -> Indices:
+    def _evaluated(self, check_abort: Callable[[], None]) -> Indices:
         """The samples for an evaluation, in order."""
-        drawn = self._drawn(dataset, 0, check_abort)
-        return np.arange(len(dataset)) if drawn is None else drawn.epoch(0)
+        drawn = self._drawn(0, check_abort)
+        return np.arange(len(self.samples)) if drawn is None else drawn.epoch(0)
 
-    def _drawn(
-        self, dataset: Dataset, seed: int, check_abort: Callable[[], None]
-    ) -> SamplerOrder | None:
+    def _drawn(self, seed: int, check_abort: Callable[[], None]) -> SamplerOrder | None:
         """Draws the order; None if it is that of the data set, or the run's own."""
-        is_sequential = type(self.sampler) is SequentialSampler
-        if self.sampler is None or (is_sequential and len(self.sampler) == len(dataset)):
+        if self.loader is None or self.order in (SHUFFLED, SEQUENTIAL):
             return None
-        return SamplerOrder(self.sampler, self.generator, dataset, seed, check_abort)
+        return SamplerOrder(self.loader, seed, check_abort)
 
     def _settings(self, given: LoaderSettings) -> LoaderSettings:
         """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
@@ -268,18 +262,17 @@ def source_of(data: object, collate: Collate | None = None) -> Source:
 
 def _source_of_loader(loader: DataLoader[Any]) -> Source:
     batches = loader.batch_sampler
+    sampler: Any = getattr(batches, "sampler", None)
+    is_parted = isinstance(sampler, DistributedSampler)
     refused = {
         "its own batch_sampler": type(batches) not in (BatchSampler, type(None)),
         "batch_size=None": batches is None,
         "worker_init_fn": loader.worker_init_fn is not None,
-        "a DistributedSampler": isinstance(loader.sampler, DistributedSampler),
+        "a DistributedSampler (each worker gets its part of every batch)": is_parted,
     }
     for what, is_given in refused.items():
         if is_given:
-            raise JobError(
-                f"the DataLoader has {what}, which a run cannot use, because it cuts every batch "
-                "into shards for its workers itself; remove it"
-            )
+            raise JobError(f"the DataLoader has {what}, which a run cannot use; remove it")
     assert isinstance(batches, BatchSampler)
     custom = None if loader.collate_fn is default_collate else loader.collate_fn
     source = Source(
@@ -292,8 +285,10 @@ def _source_of_loader(loader: DataLoader[Any]) -> Source:
     )
     if source.is_stream:
         return source
-    sampler: Any = batches.sampler
-    is_shuffled = type(sampler) is RandomSampler and not sampler.replacement
-    if is_shuffled and sampler.generator is None and len(sampler) == len(source.samples):
-        return source
-    return replace(source, sampler=sampler, generator=loader.generator)
+    order = type(sampler).__name__
+    if type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(source.samples):
+        if isinstance(sampler, SequentialSampler):
+            order = SEQUENTIAL
+        elif sampler.generator is None and not sampler.replacement:
+            order = SHUFFLED
+    return replace(source, order=order, loader=loader)
