@@ -145,6 +145,27 @@ def test_drawing_an_order_leaves_the_random_numbers_of_the_model():
     assert torch.equal(torch.rand(3), first)
 
 
+@pytest.mark.parametrize("sets", [True, False])
+def test_a_sampler_that_is_changed_in_the_loop_is_refused(sets):
+    sampler = WeightedRandomSampler([1.0] * 10, 10)
+    reader = reader_of(DataLoader(DATA, 4, sampler=sampler))
+    assert reader.check(2, {}).keys() == {"samples", "epoch_order"}
+    if sets:
+        sampler.weights = torch.ones(10)
+    else:
+        sampler.weights[3] = 0
+    with pytest.raises(JobError, match="WeightedRandomSampler was changed after"):
+        reader.check(3, {})
+
+
+def test_a_sampler_whose_epoch_user_code_sets_is_not_changed():
+    sampler = Rotated()
+    reader = reader_of(DataLoader(DATA, 4, sampler=sampler))
+    reader.check(2, {})
+    sampler.set_epoch(1)
+    reader.check(3, {})
+
+
 def test_an_epoch_has_as_many_samples_as_the_sampler():
     reader = reader_of(DataLoader(DATA, 4, sampler=WeightedRandomSampler([1.0] * 10, 23)))
     assert reader.total_steps == 18

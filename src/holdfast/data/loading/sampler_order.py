@@ -40,7 +40,8 @@ class SamplerOrder:
         self._places = range(len(dataset))
         self._seed = seed
         self._check_abort = check_abort
-        own = [dataset, *getattr(sampler, "__dict__", {}).values()]
+        self._given: dict[str, Any] = getattr(sampler, "__dict__", {})
+        own = [dataset, *self._given.values()]
         shared = {id(each): each for each in own if each is dataset or isinstance(each, Dataset)}
         try:
             self._size = len(sampler)
@@ -51,6 +52,7 @@ class SamplerOrder:
                 f"{self._name} cannot be used: {error}; it needs __len__, the number of samples of "
                 "an epoch, and may hold only what copy.deepcopy takes"
             ) from None
+        self._versions = _versions(self._given)
         self._epochs = {0: self._draw(0)}
         self._digests: dict[int, str] = {}
 
@@ -67,8 +69,17 @@ class SamplerOrder:
         return self._epochs[number]
 
     def begin(self, number: int) -> str:
-        """Forget the epochs before one; returns a digest of its order."""
+        """Forget the epochs before one; returns a digest of its order.
+
+        Raises:
+            Aborted, JobError: As in `epoch`, and if user code has changed the sampler.
+        """
         if number not in self._digests:
+            if self._versions != _versions(self._given) and not hasattr(self._sampler, "set_epoch"):
+                raise JobError(
+                    f"{self._name} was changed after session.shards began, and a worker that "
+                    "starts later would draw otherwise; derive the order in its method set_epoch"
+                )
             self._digests[number] = sha256(self.epoch(number).tobytes()).hexdigest()[:16]
             self._epochs = {each: kept for each, kept in self._epochs.items() if each >= number}
         return self._digests[number]
@@ -93,3 +104,8 @@ class SamplerOrder:
                 f"more, for epoch {number + 1}; its __len__ must be their number, above 0"
             )
         return order
+
+
+def _versions(attributes: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Tells whether attributes were set again, or tensors among them written to."""
+    return {name: (id(value), getattr(value, "_version", 0)) for name, value in attributes.items()}
