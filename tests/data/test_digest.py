@@ -61,6 +61,16 @@ def test_augmentation_from_the_seeded_generators_has_a_digest():
     assert digest_of_samples(as_dataset(Noisy())) == digest_of_samples(as_dataset(Noisy())) != ""
 
 
+def test_samples_that_cannot_be_collated_alone_are_compared_as_they_are():
+    def pairs(rows):
+        return torch.stack([rows[0] + rows[1]])
+
+    one, other = ([torch.arange(3), each] for each in (None, torch.arange(4)))
+    digests = [digest_of_samples(as_dataset(rows, pairs)) for rows in (one, other)]
+    assert all(digests)
+    assert digests[0] != digests[1]
+
+
 def test_samples_that_cannot_be_compared_have_no_digest():
     class Counting(Given):
         calls = itertools.count()

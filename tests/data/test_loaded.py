@@ -6,8 +6,10 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from holdfast.core.step.plan import WorkItem
+from holdfast.data.dataset import stacked
 from holdfast.data.loading.loaded import collated, load
 from holdfast.data.loading.source import source_of
+from holdfast.errors import JobError
 from holdfast.job import load as job
 
 ROWS = [(torch.full((3,), float(i)), i) for i in range(6)]
@@ -71,7 +73,6 @@ def detection(rows):
         (TEXTS, graph, 6),
         (ROWS, of_time, 6),
         (ROWS, lambda rows: torch.ones(2 * len(rows), 3), 6),
-        (ROWS, lambda rows: None, 6),
         (ROWS, len, 6),
     ],
     ids=str,
@@ -82,7 +83,10 @@ def test_samples_are_counted_in_the_batch(rows, collate, size):
 
 def test_no_sample_is_left():
     assert collated(ROWS[::2], lambda rows: torch.ones(len([*filter(odd, rows)]), 3)) is None
+    assert collated(ROWS[::2], lambda rows: None) is None
     assert collated([None, None], filtered) is None
+    with pytest.raises(JobError, match="cannot be stacked"):
+        collated([None, None], stacked)
     with pytest.raises(IndexError):
         collated(ROWS[::2], filtered)  # as in PyTorch
 

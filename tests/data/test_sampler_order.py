@@ -145,6 +145,15 @@ def test_drawing_an_order_leaves_the_random_numbers_of_the_model():
     assert torch.equal(torch.rand(3), first)
 
 
+def test_an_epoch_that_was_forgotten_is_drawn_again_alike():
+    order = SamplerOrder(DataLoader(DATA, sampler=Own(), generator=seeded()), 0, lambda: None)
+    epochs = [order.epoch(number).tolist() for number in range(4)]
+    digests = [order.begin(number) for number in (3, 1)]
+    assert [order.epoch(number).tolist() for number in (1, 2, 3)] == epochs[1:]
+    assert [order.begin(number) for number in (3, 1, 3)] == [*digests, digests[0]]
+    assert order.epoch(3).tolist() == epochs[3]
+
+
 @pytest.mark.parametrize("sets", [True, False])
 def test_a_sampler_that_is_changed_in_the_loop_is_refused(sets):
     sampler = WeightedRandomSampler([1.0] * 10, 10)

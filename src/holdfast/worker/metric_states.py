@@ -28,40 +28,7 @@ _UPDATES: Final = "_update_count"
 """Where a metric of torchmetrics counts its updates, and refuses to compute without one."""
 
 
-class UserMetric(Protocol):
-    """A metric of torchmetrics, which need not be installed."""
-
-    @property
-    def metric_state(self) -> dict[str, Any]:
-        """The state by name: tensors, or lists of tensors."""
-        ...
-
-    def clone(self) -> Self:
-        """A copy."""
-        ...
-
-    def cpu(self) -> Self:
-        """Move the state to the CPU."""
-        ...
-
-    def reset(self) -> None:
-        """Forget all updates."""
-        ...
-
-    def update(self, *outputs: Any) -> None:
-        """Take in a batch."""
-        ...
-
-    def compute(self) -> Any:
-        """The value."""
-        ...
-
-    def named_modules(self) -> Iterator[tuple[str, Any]]:
-        """The metric and those that it consists of, by name."""
-        ...
-
-
-Metrics = Mapping[str, UserMetric | Callable[..., Any]]
+Metrics = Mapping[str, Callable[..., Any]]
 """By name: metrics of torchmetrics, and functions of all that was measured."""
 
 
@@ -211,7 +178,7 @@ class _Outputs:
 class _Torchmetric:
     """A metric of torchmetrics; also one that consists of others."""
 
-    def __init__(self, name: str, metric: UserMetric) -> None:
+    def __init__(self, name: str, metric: Any) -> None:
         self._name = name
         self._metric = metric.clone().cpu()
         self._metric.reset()

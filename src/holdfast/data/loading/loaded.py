@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.data.dataset import Batch, Collate, Dataset, MapStyle
+from holdfast.data.dataset import Batch, Collate, Dataset, MapStyle, stacked
 from holdfast.data.permutation import Indices
 
 
@@ -47,14 +47,15 @@ def collated(rows: list[Any], collate: Collate) -> Loaded | None:
     try:
         batch = collate(rows)
     except Exception:
-        if all(row is None for row in rows):  # no function stacks no samples
-            return None
-        raise
+        # A function that leaves samples out may be unable to stack none.
+        if collate is stacked or any(row is not None for row in rows):
+            raise
+        return None
     size = _num_rows(batch)
     packed = 0 <= size < len(rows) and size != sum(_rows_alone(row, collate) for row in rows)
     if packed or not 0 <= size <= len(rows):
         size = sum(row is not None for row in rows) or len(rows)
-    return Loaded(batch, size) if size else None
+    return Loaded(batch, size) if size and batch is not None else None
 
 
 def _rows_alone(row: Any, collate: Collate) -> int:
@@ -65,15 +66,18 @@ def _rows_alone(row: Any, collate: Collate) -> int:
 
 def _num_rows(batch: Batch) -> int:
     """Rows of each part of a batch; -1 if the parts differ, or have none."""
-    lengths = set(_lengths(batch))
+    lengths = _lengths(batch)
     return lengths.pop() if len(lengths) == 1 else -1
 
 
-def _lengths(batch: Batch) -> list[int]:
+def _lengths(batch: Batch) -> set[int]:
     if isinstance(batch, torch.Tensor | np.ndarray):
-        return [len(batch)] if batch.ndim else []
+        return {*batch.shape[:1]}
     if not isinstance(batch, Mapping | list | tuple):
-        return []
+        return set()
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    nested = [[len(part)] if isinstance(part, list | tuple) else _lengths(part) for part in parts]
-    return [length for part in nested for length in part]
+    return {
+        n
+        for each in parts
+        for n in ([len(each)] if isinstance(each, list | tuple) else _lengths(each))
+    }

@@ -41,20 +41,21 @@ class SamplerOrder:
         self._seed = seed
         self._check_abort = check_abort
         self._given: dict[str, Any] = getattr(sampler, "__dict__", {})
-        own = [dataset, *self._given.values()]
-        shared = {id(each): each for each in own if each is dataset or isinstance(each, Dataset)}
+        held = [dataset, *(each for each in self._given.values() if isinstance(each, Dataset))]
+        self._shared = {id(each): each for each in held}
         try:
             self._size = len(sampler)
             # Copied, because an evaluation, or user code, may draw from the same sampler.
-            self._sampler, self._generator = copy.deepcopy((sampler, loader.generator), shared)
+            self._built = copy.deepcopy((sampler, loader.generator), {**self._shared})
         except Exception as error:  # noqa: BLE001  # the boundary of the user's code
             raise JobError(
                 f"{self._name} cannot be used: {error}; it needs __len__, the number of samples of "
                 "an epoch, and may hold only what copy.deepcopy takes"
             ) from None
         self._versions = _versions(self._given)
-        self._epochs = {0: self._draw(0)}
         self._digests: dict[int, str] = {}
+        self._epochs: dict[int, Indices] = {}
+        self._start()
 
     def epoch(self, number: int) -> Indices:
         """The samples of an epoch, int64[n].
@@ -63,6 +64,8 @@ class SamplerOrder:
             Aborted: The generation is over.
             JobError: The sampler gives something else.
         """
+        if number < min(self._epochs):  # forgotten: the run continues from an older checkpoint
+            self._start()
         while number > (last := max(self._epochs)):
             self._check_abort()
             self._epochs[last + 1] = self._draw(last + 1)
@@ -74,15 +77,20 @@ class SamplerOrder:
         Raises:
             Aborted, JobError: As in `epoch`, and if user code has changed the sampler.
         """
+        order = self.epoch(number)
         if number not in self._digests:
             if self._versions != _versions(self._given) and not hasattr(self._sampler, "set_epoch"):
                 raise JobError(
                     f"{self._name} was changed after session.shards began, and a worker that "
                     "starts later would draw otherwise; derive the order in its method set_epoch"
                 )
-            self._digests[number] = sha256(self.epoch(number).tobytes()).hexdigest()[:16]
-            self._epochs = {each: kept for each, kept in self._epochs.items() if each >= number}
+            self._digests[number] = sha256(order.tobytes()).hexdigest()[:16]
+        self._epochs = {each: kept for each, kept in self._epochs.items() if each >= number}
         return self._digests[number]
+
+    def _start(self) -> None:
+        self._sampler, self._generator = copy.deepcopy(self._built, {**self._shared})
+        self._epochs = {0: self._draw(0)}
 
     def _draw(self, number: int) -> Indices:
         with generators_kept():

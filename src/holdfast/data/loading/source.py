@@ -54,7 +54,7 @@ class Source:
         batch_size: Samples of a batch, if a DataLoader says so.
         drops_last: True if a short last batch is left out.
         order: SHUFFLED, SEQUENTIAL, or the class of the sampler that draws the order.
-        loader: The DataLoader with that sampler.
+        loader: The DataLoader with that sampler; None for the others.
         num_workers: Loader processes, if a DataLoader says so.
         pin_memory: True if a DataLoader pins memory.
     """
@@ -207,10 +207,7 @@ class Source:
         return np.arange(len(self.samples)) if drawn is None else drawn.epoch(0)
 
     def _drawn(self, seed: int, check_abort: Callable[[], None]) -> SamplerOrder | None:
-        """Draws the order; None if it is that of the data set, or the run's own."""
-        if self.loader is None or self.order in (SHUFFLED, SEQUENTIAL):
-            return None
-        return SamplerOrder(self.loader, seed, check_abort)
+        return None if self.loader is None else SamplerOrder(self.loader, seed, check_abort)
 
     def _settings(self, given: LoaderSettings) -> LoaderSettings:
         """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
@@ -285,10 +282,9 @@ def _source_of_loader(loader: DataLoader[Any]) -> Source:
     )
     if source.is_stream:
         return source
-    order = type(sampler).__name__
     if type(sampler) in (SequentialSampler, RandomSampler) and len(sampler) == len(source.samples):
         if isinstance(sampler, SequentialSampler):
-            order = SEQUENTIAL
-        elif sampler.generator is None and not sampler.replacement:
-            order = SHUFFLED
-    return replace(source, order=order, loader=loader)
+            return replace(source, order=SEQUENTIAL)
+        if sampler.generator is None and not sampler.replacement:
+            return source
+    return replace(source, order=type(sampler).__name__, loader=loader)
