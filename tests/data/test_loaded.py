@@ -85,10 +85,29 @@ def test_no_sample_is_left():
     assert collated(ROWS[::2], lambda rows: torch.ones(len([*filter(odd, rows)]), 3)) is None
     assert collated(ROWS[::2], lambda rows: None) is None
     assert collated([None, None], filtered) is None
-    with pytest.raises(JobError, match="cannot be stacked"):
-        collated([None, None], stacked)
-    with pytest.raises(IndexError):
-        collated(ROWS[::2], filtered)  # as in PyTorch
+    assert collated(ROWS[::2], filtered) is None
+    assert collated(ROWS[::2], lambda rows: torch.stack([x for x, y in rows if y % 2])) is None
+
+
+def broken(rows):
+    return torch.stack([row[2] for row in rows])
+
+
+def misspelled(rows):
+    return torch.stak(rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "collate", "error"),
+    [
+        ([None, None], stacked, JobError),
+        (ROWS, broken, IndexError),
+        (ROWS, misspelled, AttributeError),
+    ],
+)
+def test_an_error_of_a_collate_function_is_raised(rows, collate, error):
+    with pytest.raises(error):
+        collated(rows, collate)
 
 
 def test_a_data_set_that_makes_batches_may_leave_samples_out():
@@ -104,6 +123,20 @@ def test_a_data_set_that_makes_batches_may_leave_samples_out():
     loaded = load(Batches(), np.arange(6), torch.Generator())
     assert loaded.size == 4
     assert load(Batches(), np.array([0, 3]), torch.Generator()) is None
+
+
+def test_an_error_of_a_data_set_is_raised():
+    class Lost:
+        fingerprint = "own"
+
+        def __len__(self):
+            return 6
+
+        def batch(self, indices, generator):
+            raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        load(Lost(), np.arange(6), torch.Generator())
 
 
 class Stream(IterableDataset):

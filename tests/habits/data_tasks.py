@@ -123,11 +123,22 @@ def wide_error(model, batch):
     return {"error": F.mse_loss(model(batch[0]).squeeze(1), batch[1])}
 
 
+def positive(rows):
+    return default_collate([(x, y) for x, y in rows if y > 0])
+
+
 def dropping(session):
     """Half of the samples are damaged, unevenly over the shards; some shards have none."""
     model, _ = session.attach(wide, lambda p: torch.optim.SGD(p, lr=0.05))
-    data = Rows() if session.job.params["stream"] else DataLoader(ROWS, 40, collate_fn=undamaged)
-    collate = undamaged if session.job.params["stream"] else None
+    collate = None
+    match session.job.params["kind"]:
+        case "stream":
+            data = Rows()
+            collate = undamaged
+        case "loader":
+            data = DataLoader(ROWS, 40, collate_fn=undamaged)
+        case "criterion":
+            data = DataLoader(TensorDataset(X, Y), 40, shuffle=True, collate_fn=positive)
     session.evaluate_each_epoch(data, wide_error, collate=collate)
     for shard in session.shards(data, collate=collate):
         assert shard.size == len(shard.x)

@@ -66,11 +66,11 @@ def test_a_kill_and_a_resume_keep_the_order_of_a_sampler(train, tmp_path, sample
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-def test_samples_that_a_collate_function_drops_weigh_nothing(train, tmp_path, stream):
+@pytest.mark.parametrize("kind", ["criterion", "loader", "stream"])
+def test_samples_that_a_collate_function_drops_weigh_nothing(train, tmp_path, kind):
     model = data_tasks.wide()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    left = data_tasks.LEFT
+    left = data_tasks.Y > 0 if kind == "criterion" else data_tasks.LEFT
     for _ in range(3):
         optimizer.zero_grad()
         loss = F.mse_loss(model(data_tasks.X[left]).squeeze(1), data_tasks.Y[left])
@@ -78,8 +78,8 @@ def test_samples_that_a_collate_function_drops_weigh_nothing(train, tmp_path, st
         optimizer.step()
     with torch.no_grad():
         error = F.mse_loss(model(data_tasks.X[left]).squeeze(1), data_tasks.Y[left])
-    keys = own("dropping", batch=40, epochs=3, params={"stream": stream})
-    for number, shards in enumerate((1, 8), start=1):
+    keys = own("dropping", batch=40, epochs=3, params={"kind": kind})
+    for number, shards in enumerate((1, 20), start=1):
         result = train(workers=min(2, shards), **{**keys, "shards": shards})
         steps = steps_of(tmp_path / f"run-{number}")
         assert steps[-1]["loss"] == pytest.approx(loss.item(), rel=1e-5)

@@ -34,7 +34,7 @@ def load(dataset: Dataset, indices: Indices, generator: torch.Generator) -> Load
     """The samples at `indices`, at least one; None if none of them is left."""
     if isinstance(dataset, MapStyle):
         return collated(dataset.rows(indices, generator), dataset.collate)
-    return collated([*indices], lambda rows: dataset.batch(np.array(rows), generator))
+    return collated([*indices], lambda at: dataset.batch(np.array(at), generator) if at else None)
 
 
 def collated(rows: list[Any], collate: Collate) -> Loaded | None:
@@ -46,9 +46,9 @@ def collated(rows: list[Any], collate: Collate) -> Loaded | None:
     """
     try:
         batch = collate(rows)
-    except Exception:
-        # A function that leaves samples out may be unable to stack none.
-        if collate is stacked or any(row is not None for row in rows):
+    except (IndexError, ValueError, RuntimeError) as error:
+        # A function that leaves all of them out fails as it does with none.
+        if collate is stacked or repr(error) != _error_without_rows(collate):
             raise
         return None
     size = _num_rows(batch)
@@ -56,6 +56,14 @@ def collated(rows: list[Any], collate: Collate) -> Loaded | None:
     if packed or not 0 <= size <= len(rows):
         size = sum(row is not None for row in rows) or len(rows)
     return Loaded(batch, size) if size and batch is not None else None
+
+
+def _error_without_rows(collate: Collate) -> str:
+    try:
+        collate([])
+    except Exception as error:  # noqa: BLE001  # the user's code
+        return repr(error)
+    return ""
 
 
 def _rows_alone(row: Any, collate: Collate) -> int:
@@ -76,8 +84,5 @@ def _lengths(batch: Batch) -> set[int]:
     if not isinstance(batch, Mapping | list | tuple):
         return set()
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    return {
-        n
-        for each in parts
-        for n in ([len(each)] if isinstance(each, list | tuple) else _lengths(each))
-    }
+    nested = ({len(each)} if isinstance(each, list | tuple) else _lengths(each) for each in parts)
+    return set[int]().union(*nested)
