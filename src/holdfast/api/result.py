@@ -14,7 +14,7 @@ from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import METRICS
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class Result:
         store = CheckpointStore.of_run(self.run_dir)
         return Path(store.location(checkpoint_name(int(self.best["step"]))))
 
-    def state_dict(self, of: str | None = None, *, best: bool = False) -> dict[str, Tensor]:
-        """The trained weights, verified: what `load_state_dict` of a model takes.
+    def state_dict(self, of: str | None = None, *, best: bool = False) -> dict[str, Any]:
+        """The trained weights and extra state, verified: what `load_state_dict` of a model takes.
 
         Args:
             of: Name of a registered module, such as an average, or of one of several models.

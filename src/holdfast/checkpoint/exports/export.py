@@ -35,7 +35,8 @@ def export(
         replace: True to replace a file that exists.
 
     Raises:
-        JobError: `target` exists or is none of these, or no key opens the checkpoint.
+        JobError: `target` exists, is none of these or cannot hold the state dict, or no key opens
+            the checkpoint.
         CheckpointError: The checkpoint is damaged.
     """
     check_absent(target, replace=replace)
@@ -97,7 +98,17 @@ def _as_peft(weights: StateDict, adapter: str) -> StateDict:
 
 
 def _copies(weights: StateDict) -> StateDict:
-    """Each key with memory of its own, as safetensors needs it."""
+    """Each key with memory of its own, as safetensors needs it.
+
+    Raises:
+        JobError: An entry is no tensor.
+    """
+    others = [key for key, value in weights.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise JobError(
+            f"the state dict has {', '.join(others)}, which is no tensor and cannot be in a "
+            "safetensors file; name a file that ends in .pt"
+        )
     seen = set[int]()
     copies = {}
     for key, tensor in weights.items():

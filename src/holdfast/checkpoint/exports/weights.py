@@ -1,23 +1,28 @@
-"""Weights: the tensors of a model as a state dict, from wherever they are kept.
+"""Weights: the state dict of a model, from wherever it is kept.
 
-They are read from a checkpoint, whatever number of workers wrote it, or from a file that PyTorch,
-safetensors or the library transformers wrote.
+It has tensors, and entries that are none (see `arena.state_dicts`). They are read from a
+checkpoint, whatever number of workers wrote it, or from a file that PyTorch, safetensors or the
+library transformers wrote.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from holdfast.arena.json_values import decode, encode
 from holdfast.arena.layout import Entry
+from holdfast.arena.replica import KEPT
+from holdfast.arena.state_dicts import EXTRA_STATE, THE_MODEL, extra_entries, plain_name
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.find import find_checkpoint, manifest_of
@@ -29,7 +34,9 @@ from holdfast.errors import CheckpointError, JobError
 FOLDER_FILE: Final = "model.safetensors"
 """The weights in a folder that the library transformers wrote."""
 
-StateDict = dict[str, torch.Tensor]
+T = TypeVar("T")
+StateDict = dict[str, Any]
+"""Tensors and extra entries by key."""
 
 
 def read_checkpoint(checkpoint: Path, of: str | None = None, key: Path | None = None) -> StateDict:
@@ -71,7 +78,12 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
                 flat.data[first - entry.offset : last - entry.offset] = memory[
                     first - start : last - start
                 ]
-    return {key: tensors[name] for key, name in keys.items()}
+    extra = manifest.user_state.get("extra_state", {})
+    root = KEPT + of if of in manifest.state_dicts else THE_MODEL
+    entries = _within(extra.get(root, {}), of if root == THE_MODEL else None)
+    return {key: tensors[name] for key, name in keys.items()} | {
+        key: decode(value) for key, value in entries.items()
+    }
 
 
 def keys_of(manifest: Manifest, of: str | None = None) -> dict[str, str]:
@@ -81,16 +93,20 @@ def keys_of(manifest: Manifest, of: str | None = None) -> dict[str, str]:
         JobError: There is nothing called `of`.
     """
     known = manifest.state_dicts
-    if of is None or of in known:
-        return known[of or ""]
-    keys = {key: name for key, name in known[""].items() if key.startswith(f"{of}.")}
-    if not keys:
+    found = known[of] if of in known else _within(known[""], of)
+    if of is not None and of not in known and not found:
         registered = ", ".join(name for name in known if name)
         raise JobError(
             f"the checkpoint of step {manifest.step} has no module {of}; it has the model"
             + (f", and {registered}" if registered else "")
         )
-    return {key.removeprefix(f"{of}."): name for key, name in keys.items()}
+    return {plain_name(key): name for key, name in found.items()}
+
+
+def _within(entries: Mapping[str, T], of: str | None) -> dict[str, T]:
+    """The entries of one of several models; with `of=None` all of them."""
+    prefix = "" if of is None else f"{of}."
+    return {key.removeprefix(prefix): e for key, e in entries.items() if key.startswith(prefix)}
 
 
 def load_weights(path: Path) -> StateDict:
@@ -130,14 +146,18 @@ def load_into(
     Raises:
         JobError: Something does not fit; nothing was loaded.
     """
-    expected = model.state_dict(keep_vars=True)
-    wrong = sorted(_misfits(expected, weights))
+    expected: StateDict = model.state_dict(keep_vars=True)
+    # The keys of a compiled model are those of the model that is not.
+    own = {plain_name(key): key for key in expected}
+    given = {own.get(plain_name(key), key): value for key, value in weights.items()}
+    extra = {own[key] for key in extra_entries(model)}
+    wrong = sorted(_misfits(expected, given, extra))
     if wrong and strict:
         raise JobError(f"the weights of {source} do not fit the model: {'; '.join(wrong)}")
     fitting = {
-        key: tensor
-        for key, tensor in weights.items()
-        if key in expected and expected[key].shape == tensor.shape
+        key: value
+        for key, value in given.items()
+        if key in extra or (key in expected and _shape(value) == _shape(expected[key]))
     }
     model.load_state_dict(fitting, strict=False)
     return wrong
@@ -146,33 +166,45 @@ def load_into(
 def digest(weights: StateDict) -> str:
     """SHA-256 over all tensors in key order: key, dtype, shape and bytes."""
     hasher = hashlib.sha256()
-    for key, tensor in sorted(weights.items()):
-        hasher.update(f"{key}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        hasher.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    for key, value in sorted(weights.items()):
+        if not isinstance(value, torch.Tensor):
+            hasher.update(f"{key}\0{json.dumps(encode(value, key), sort_keys=True)}\0".encode())
+            continue
+        hasher.update(f"{key}\0{value.dtype}\0{list(value.shape)}\0".encode())
+        hasher.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
 
 
-def _misfits(expected: Mapping[str, torch.Tensor], weights: StateDict) -> Iterator[str]:
+def _misfits(expected: StateDict, weights: StateDict, extra: set[str]) -> Iterator[str]:
+    """What does not fit, in words; `extra` are keys whose values may have any shape."""
     present = {id(expected[key]) for key in weights.keys() & expected.keys()}
-    for key, tensor in expected.items():
-        if key not in weights and id(tensor) not in present:  # not even under another name
+    for key, value in expected.items():
+        if key not in weights and id(value) not in present:  # not even under another name
             yield f"{key} is missing"
-        elif key in weights and weights[key].shape != tensor.shape:
-            there = list(weights[key].shape)
-            here = list(tensor.shape)
+        elif key in weights and key not in extra and _shape(weights[key]) != _shape(value):
+            there = _shape(weights[key])
+            here = _shape(value)
             yield f"{key} has shape {there}, and {here} in the model"
     for key in weights.keys() - expected.keys():
         yield f"{key} is unexpected"
+
+
+def _shape(value: object) -> list[int] | None:
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _saved_by_torch(path: Path) -> StateDict:
     loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(loaded, Mapping):
         raise ValueError(f"it is a {type(loaded).__name__}")
-    others = [str(key) for key, value in loaded.items() if not isinstance(value, torch.Tensor)]
+    others = [
+        str(key)
+        for key, value in loaded.items()
+        if not isinstance(value, torch.Tensor) and str(key).rpartition(".")[2] != EXTRA_STATE
+    ]
     if others or not loaded:
         raise ValueError(f"these entries are not tensors: {', '.join(others) or 'it is empty'}")
-    return {str(key): tensor for key, tensor in loaded.items()}
+    return {str(key): value for key, value in loaded.items()}
 
 
 def _empty(entry: Entry) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 import ray.train
@@ -33,9 +33,6 @@ from holdfast.job.train_job import TrainRequest
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
 from holdfast.runs.hosts.placement import Placement
 from holdfast.tasks import code
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def train_loop(
@@ -84,7 +81,7 @@ def train_loop(
     )
 
 
-def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Tensor]:
+def state_dict(checkpoint: Checkpoint, of: str | None = None) -> dict[str, Any]:
     """The weights in a checkpoint of Ray Train, verified: what `load_state_dict` of a model takes.
 
     Args:

@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from holdfast.arena.json_values import ValueVersion, decode, encode
 from holdfast.errors import JobError
-from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module()))

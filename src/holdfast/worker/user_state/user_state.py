@@ -1,11 +1,11 @@
 """User state: what user code keeps in PyTorch's objects, apart from the tensors of a replica.
 
 It consists of the options of parameter groups (such as the learning rate), objects registered with
-the session (schedulers, a GradScaler), which parameters are frozen, and which modules are in
-evaluation mode. It changes between two steps only, in the optimizer's step and in
-`session.on_commit`: a worker without a shard does not run the loop, and one that takes over a shard
-runs it from the start. So it is captured after every commit, compared before the next one, and
-part of a state transfer.
+the session (schedulers, a GradScaler), the extra state of modules (`get_extra_state`), which
+parameters are frozen, and which modules are in evaluation mode. It changes between two steps only,
+in the optimizer's step and in `session.on_commit`: a worker without a shard does not run the loop,
+and one that takes over a shard runs it from the start. So it is captured after every commit,
+compared before the next one, and part of a state transfer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from holdfast.arena.json_values import ValueVersion, decode, encode
 from holdfast.arena.replica import KEPT, Trained
+from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries
 from holdfast.errors import JobError
-from holdfast.worker.user_state.json_values import ValueVersion, decode, encode
 from holdfast.worker.user_state.module_tracker import ModuleTracker
 
 STREAM: Final = "stream"
@@ -69,6 +70,11 @@ class UserState:
         kept_modules = {KEPT + name: module for name, module in trained.kept.items()}
         roots = {"": trained.model, **kept_modules}
         self.module_changes = ModuleTracker(roots)
+        self._with_extra_state = {
+            name: module
+            for name, module in {THE_MODEL: trained.model, **kept_modules}.items()
+            if extra_entries(module)
+        }
         self._followed: dict[str, Stateful] = {}
         self._not_saved: dict[tuple[int, str], ValueVersion] = {}
         self._groups = [list(map(id, group["params"])) for group in self._param_groups]
@@ -111,6 +117,13 @@ class UserState:
             "frozen": [name for name, p in self._trained.items() if not p.requires_grad],
             "attributes": dict(self.module_changes.attributes),
             "bases": self._bases,
+            "extra_state": {
+                name: {
+                    key: encode(value, f"{key} in the state dict of {name}")
+                    for key, value in extra_entries(module).items()
+                }
+                for name, module in self._with_extra_state.items()
+            },
             "evaluating": [name for name, module in self._modules.items() if not module.training],
             "followed": {
                 name: encode(each.state_dict(), name) for name, each in self._followed.items()
@@ -154,6 +167,8 @@ class UserState:
         for name, parameter in self._trained.items():
             parameter.requires_grad_(name not in saved["frozen"])
         self.module_changes.restore(saved.get("attributes", {}))
+        for name, entries in saved.get("extra_state", {}).items():
+            load_extra_entries(self._with_extra_state[name], decode(entries))
         for name, module in self._modules.items():
             module.training = name not in saved["evaluating"]
 

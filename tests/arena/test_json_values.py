@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast.arena.json_values import decode, encode
 from holdfast.errors import JobError
-from holdfast.worker.user_state.json_values import decode, encode
 
 Point = namedtuple("Point", "x y")
 

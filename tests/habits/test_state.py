@@ -1,0 +1,73 @@
+"""State of models, optimizers and user code is right after a resume and in exports, or refused."""
+
+from pathlib import Path
+
+import pytest
+import state_tasks
+import torch
+
+from conftest import back_to
+from holdfast.checkpoint.exports import weights
+from holdfast.checkpoint.exports.export import export
+from holdfast.checkpoint.find import find_checkpoint
+from holdfast.errors import JobError
+
+pytestmark = pytest.mark.slow
+
+TASKS = Path(__file__).with_name("state_tasks.py")
+
+
+def own(name, **keys):
+    plain = {"data": None, "model": None, "schedule": {"name": "constant"}, "clip_norm": None}
+    kept = {"checkpoint": {"every_steps": 5, "keep": 9}}
+    return {**plain, **kept, "task": f"{TASKS}:{name}", "batch": 16, "shards": 2, **keys}
+
+
+@pytest.fixture
+def resumed(train, tmp_path):
+    """Train with one worker, go back to step 5 and resume with two: `resumed(name) -> run`. The
+    weights are those of the run that was not interrupted.
+    """
+
+    def run(name, **keys):
+        run_dir = tmp_path / name
+        whole = train(run_dir=run_dir, workers=1, **own(name, **keys))
+        back_to(run_dir, 5)
+        again = train(run_dir=run_dir, resume=True, workers=2, **own(name, **keys))
+        assert again["weights_sha256"] == whole["weights_sha256"]
+        return run_dir
+
+    return run
+
+
+def test_extra_state_is_resumed_and_exported(resumed, train, tmp_path):
+    run = resumed("extra_state")
+    model = state_tasks.annealed()
+    file = tmp_path / "weights.pt"
+    export(find_checkpoint(run), file)
+    model.load_state_dict(torch.load(file, weights_only=True))
+    assert model[2].history.seen == 12
+    assert model[2].trace.tolist() == list(range(12))
+    assert model[3].history.seen == 6
+    other = state_tasks.annealed()
+    weights.load_into(other, weights.read_checkpoint(find_checkpoint(run)), run)
+    assert other[2].history.seen == 12
+    kept = weights.read_checkpoint(find_checkpoint(run), "kept")
+    assert kept["_extra_state"]["seen"] == 24
+    with pytest.raises(JobError, match=r"2._extra_state, which is no tensor .* ends in .pt"):
+        export(find_checkpoint(run), tmp_path / "weights.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("extra_state_of_objects", r"1._extra_state in the state dict of model is a History, whi"),
+        (
+            "extra_state_in_forward",
+            r"extra_state.model.2._extra_state.last.\$tuple\[0\] .* was modified in the session.sh",
+        ),
+    ],
+)
+def test_extra_state_that_cannot_be_kept_is_refused(train, task, message):
+    with pytest.raises(JobError, match=message):
+        train(**own(task))
