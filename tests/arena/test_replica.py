@@ -170,16 +170,48 @@ def test_an_optimizer_over_foreign_parameters_is_refused():
         layout_of(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1))
 
 
-def test_an_optimizer_whose_state_is_no_tensor_is_refused():
-    class Counting(torch.optim.SGD):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("count", object(), "optimizer.0.weight:count is a object, which can be neither saved nor"),
+        (1, torch.ones(1), "optimizer.0.weight:1 is not named by a string without a colon"),
+    ],
+)
+def test_an_optimizer_whose_state_cannot_be_saved_is_refused(key, value, message):
+    class Keeping(torch.optim.SGD):
         def step(self, closure=None):
             for group in self.param_groups:
                 for parameter in group["params"]:
-                    self.state[parameter]["count"] = 1
+                    self.state[parameter][key] = value
 
     model = net()
-    with pytest.raises(JobError, match="count as a int"):
-        layout_of(model, Counting(model.parameters(), lr=1))
+    with pytest.raises(JobError, match=message):
+        layout_of(model, Keeping(model.parameters(), lr=1))
+
+
+def test_a_rehearsal_leaves_the_optimizer_and_all_that_it_holds_as_they_are():
+    class Holding(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 1.0})
+            self.inner = {"sgd": torch.optim.SGD(self.param_groups[0]["params"], momentum=0.5)}
+            self.counts = [0]
+            self.step_inner = self.inner["sgd"].step
+            torch.optim.lr_scheduler.StepLR(self.inner["sgd"], 1)  # replaces its `step`
+
+        def step(self, closure=None):
+            self.counts[0] += 1
+            self.param_groups[0].setdefault("seen", []).append(1)
+            self.step_inner()
+
+    model = net()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = Holding(model.parameters())
+    names = {entry.name for entry in layout_of(model, optimizer).entries}
+    assert "optimizer[inner[sgd]].0.weight:momentum_buffer" in names
+    assert optimizer.counts == [0]
+    assert "seen" not in optimizer.param_groups[0]
+    assert not optimizer.inner["sgd"].state
 
 
 def test_the_digest_notices_a_flipped_bit():

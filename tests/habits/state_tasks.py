@@ -1,5 +1,7 @@
 """Tasks that keep state where programs for plain PyTorch keep it."""
 
+from collections import defaultdict
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -94,3 +96,97 @@ def extra_state_in_forward(session):
     for x, y in session.shards(DATA):
         model[2].history.seen += 1
         session.backward(F.cross_entropy(model(x), y))
+
+
+class Box:
+    def __init__(self, **held):
+        self.held = held
+
+
+class Late(torch.optim.Optimizer):
+    """Averages weights every third step, and holds the optimizer that it wraps; like many of its
+    kind, it does not call its base class's constructor.
+    """
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self.inner_state = optimizer.state
+        self.state = defaultdict(dict)
+        for group in self.param_groups:
+            group["counter"] = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.optimizer.step()
+        for group in self.param_groups:
+            group["counter"] += 1
+            for p in group["params"] if group["counter"] % 3 == 0 else []:
+                slow = self.state[p].setdefault("slow", p.clone())
+                slow.lerp_(p, 0.5)
+                p.copy_(slow)
+
+
+class Counting(torch.optim.Optimizer):
+    """Divides its rate by numbers in its state, of a parameter and of its own."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.state["norms"] = [*self.state.get("norms", []), 1.0]
+        self.state["mean"] = {"of": self.state.get("mean", {"of": torch.zeros(2)})["of"] + 1}
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if not state:
+                    state.update(step=0, rate=1.0, is_odd=False, kind="plain", unused=None)
+                state["step"] += 1
+                state["is_odd"] = state["step"] % 2 == 1
+                state["rate"] = 1 / state["step"]
+                factor = state["rate"] / (1 + state["is_odd"]) / len(self.state["norms"])
+                p.add_(p.grad, alpha=-group["lr"] * factor / float(self.state["mean"]["of"][0]))
+
+
+class Parts(torch.optim.Optimizer):
+    """Has one optimizer for matrices and others for vectors, in a list and in an object."""
+
+    def __init__(self, model):
+        matrices = [p for p in model.parameters() if p.ndim == 2]
+        first, *vectors = [p for p in model.parameters() if p.ndim < 2]
+        super().__init__([{"params": matrices}, {"params": [first, *vectors]}], {})
+        self.parts = [torch.optim.Muon(matrices, lr=0.02), Late(torch.optim.Adam([first], lr=0.1))]
+        self.box = Box(rest=Counting(vectors), again=self.parts)
+
+    def step(self, closure=None):
+        for part in [*self.box.held["again"], self.box.held["rest"]]:
+            part.step()
+
+
+def net():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 3))
+
+
+def nested_optimizers(session):
+    model, _ = session.attach(
+        net, lambda model: Parts(model), schedule=lambda total_steps: lambda step: 1 / (1 + step)
+    )
+    train_on(session, model)
+
+
+def second_optimizer(session):
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    session.on_commit(other.zero_grad)
+    train_on(session, model)
+
+
+def list_of_optimizers(session):
+    session.attach(net, lambda p: [torch.optim.SGD(p, lr=0.1)])
+
+
+def parallel_part(session):
+    session.attach(
+        lambda: nn.Sequential(nn.DataParallel(net())), lambda p: torch.optim.SGD(p, lr=0.1)
+    )

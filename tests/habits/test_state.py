@@ -9,7 +9,7 @@ import torch
 from conftest import back_to
 from holdfast.checkpoint.exports import weights
 from holdfast.checkpoint.exports.export import export
-from holdfast.checkpoint.find import find_checkpoint
+from holdfast.checkpoint.find import find_checkpoint, manifest_of
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
@@ -58,6 +58,18 @@ def test_extra_state_is_resumed_and_exported(resumed, train, tmp_path):
         export(find_checkpoint(run), tmp_path / "weights.safetensors")
 
 
+def test_nested_optimizers_and_their_numbers_are_resumed(resumed):
+    manifest = manifest_of(find_checkpoint(resumed("nested_optimizers")))
+    names = {entry.name for entry in manifest.layout.entries}
+    assert {
+        "optimizer[parts[0]].0.weight:momentum_buffer",
+        "optimizer[parts[1]].0.bias:slow",
+        "optimizer[parts[1].optimizer].0.bias:exp_avg",
+    } <= names
+    assert "optimizer 0.box.held[rest]" in manifest.user_state["optimizer_values"]
+    assert manifest.uninitialized == ()
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [
@@ -66,8 +78,11 @@ def test_extra_state_is_resumed_and_exported(resumed, train, tmp_path):
             "extra_state_in_forward",
             r"extra_state.model.2._extra_state.last.\$tuple\[0\] .* was modified in the session.sh",
         ),
+        ("second_optimizer", r"the optimizer SGD has parameters of the model, and the one that "),
+        ("list_of_optimizers", r"optimizer factory returned a list, which is no torch.optim.Opt"),
+        ("parallel_part", r"the model's factory wraps 0 in DataParallel; remove it"),
     ],
 )
-def test_extra_state_that_cannot_be_kept_is_refused(train, task, message):
+def test_state_that_would_be_lost_is_refused(train, task, message):
     with pytest.raises(JobError, match=message):
         train(**own(task))

@@ -2,48 +2,59 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import torch
 from torch.optim import Optimizer
 
+from holdfast.arena.json_values import encode
 from holdfast.arena.layout import Field
+from holdfast.arena.nested_optimizers import Shadows, all_of, groups_of, parameters_of, states_of
 from holdfast.arena.tensors import field_of
 from holdfast.errors import JobError
 
 _PREFIX: Final = "optimizer."
+_NESTED: Final = "optimizer["
 _KERNEL_CHOICES: Final = ("fused", "foreach", "capturable")
+_STEPS: Final = 16
+"""Steps in which an optimizer of user code may create state: some create it after a few."""
 
 
-def name_of(parameter: str, key: str) -> str:
-    """The name under which state `key` of a parameter is laid out."""
-    return f"{_PREFIX}{parameter}:{key}"
+def name_of(parameter: str, key: str, path: str = "") -> str:
+    """The name under which state `key` of a parameter is laid out.
+
+    Args:
+        parameter: Name of the parameter.
+        key: The key.
+        path: Path of a nested optimizer; empty for one that nothing holds.
+    """
+    return f"{_NESTED}{path}].{parameter}:{key}" if path else f"{_PREFIX}{parameter}:{key}"
 
 
 def is_one(name: str) -> bool:
     """True if a tensor is laid out under a name that `name_of` gave."""
-    return name.startswith(_PREFIX)
+    return name.startswith((_PREFIX, _NESTED))
 
 
 def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, str]) -> list[Field]:
-    """The tensors that optimizers create in their first step, as fields.
+    """The tensors that optimizers create in their first step, as fields; those of user code in
+    their first steps.
 
-    A copy of each optimizer takes one step over stand-ins: on torch's `meta` device, which has
-    shapes but no data, or where the optimizer looks at values, over zeros.
+    A copy of each optimizer takes steps over stand-ins: on torch's `meta` device, which has
+    shapes but no data, or where the optimizer looks at values, one over zeros.
 
     Args:
         optimizers: Fresh: they have taken no step yet.
         names: The name of every parameter they may hold.
 
     Raises:
-        JobError: One holds a foreign parameter or another's, or keeps something other than tensors.
+        JobError: One holds a foreign parameter or another's, or keeps what cannot be saved.
     """
     fields = list[Field]()
     held = set[str]()
     for optimizer in optimizers:
-        own = [p for group in optimizer.param_groups for p in group["params"]]
+        own = parameters_of(optimizer)
         if any(parameter not in names for parameter in own):
             raise JobError(
                 "the optimizer holds a parameter that is not the model's: "
@@ -72,54 +83,56 @@ def _fields_of(optimizer: Optimizer, names: dict[torch.Tensor, str]) -> list[Fie
 
 
 def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str) -> list[Field]:
-    stand_ins: dict[torch.Tensor, str] = {}
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        params = []
-        for parameter in group["params"]:
-            stand_in = torch.zeros_like(parameter, device=device, requires_grad=True)
-            stand_in.grad = torch.zeros_like(stand_in)
-            stand_ins[stand_in] = names[parameter]
-            params.append(stand_in)
+    stand_ins = {
+        parameter: torch.zeros_like(parameter, device=device, requires_grad=True)
+        for parameter in parameters_of(optimizer)
+    }
+    states = [values for _, state in states_of(optimizer) for values in state.values()]
+    created = {id(each) for state in states if isinstance(state, dict) for each in state.values()}
+
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor in stand_ins:
+            return stand_ins[tensor]
+        copied = tensor.detach().clone()
+        return copied.to(device) if id(tensor) in created else copied
+
+    # A copy: the optimizer itself must not take a step before the first one.
+    shadow: Optimizer = Shadows(optimizer, stand_in).of(optimizer)
+    for group in groups_of(shadow):
         # The fused and grouped kernels keep the same state but do not run on `meta`.
-        plain = {key: False for key in _KERNEL_CHOICES if key in group}
-        groups.append(group | plain | {"params": params})
-    # A copy without its constructor: the optimizer itself must not take a step before the first
-    # one.
-    shadow = object.__new__(type(optimizer))
-    before = _state_of(optimizer, stand_ins, names, device)
-    shadow.__dict__ |= optimizer.__dict__ | {"state": before, "param_groups": groups}
-    type(optimizer).step(shadow)
-    return [
-        _field(name_of(stand_ins[stand_in], key), value, optimizer)
-        for stand_in, state in shadow.state.items()
-        for key, value in state.items()
-        if value is not None
-    ]
+        group.update((key, False) for key in _KERNEL_CHOICES if key in group)
+    named = {stand_ins[parameter]: names[parameter] for parameter in stand_ins}
+    fields: dict[str, Field] = {}
+    of_torch = all(type(each).__module__.startswith("torch.") for each in all_of([optimizer]))
+    for step in range(1 if of_torch or device != "meta" else _STEPS):
+        for each in named:
+            each.grad = torch.zeros_like(each)
+        try:
+            type(optimizer).step(shadow)
+        except Exception:  # whatever it does
+            if not step:
+                raise
+            break  # it looks at values later on
+        fields = {field.name: field for field in _fields_in(shadow, named)} | fields
+    return list(fields.values())
 
 
-def _state_of(
-    optimizer: Optimizer,
-    stand_ins: dict[torch.Tensor, str],
-    names: dict[torch.Tensor, str],
-    device: str,
-) -> defaultdict[torch.Tensor, dict[str, Any]]:
-    """Copies of the state that some optimizers have before their first step."""
-    by_name = {name: stand_in for stand_in, name in stand_ins.items()}
-    state = defaultdict[torch.Tensor, dict[str, Any]](dict)
-    for parameter, values in optimizer.state.items():
-        state[by_name[names[parameter]]] = {
-            key: value.detach().clone().to(device) if isinstance(value, torch.Tensor) else value
-            for key, value in values.items()
-        }
-    return state
+def _fields_in(shadow: Optimizer, named: dict[torch.Tensor, str]) -> Iterator[Field]:
+    """The tensors in the state of an optimizer. The rest is user state; see
+    `worker.user_state.optimizer_values`.
 
-
-def _field(name: str, value: object, optimizer: Optimizer) -> Field:
-    if not isinstance(value, torch.Tensor):
-        raise JobError(
-            f"{type(optimizer).__name__} keeps {name} as a {type(value).__name__}; "
-            "only tensors can be checkpointed and recovered: use one of torch.optim's optimizers "
-            "whose state is tensors, such as AdamW or SGD"
-        )
-    return field_of(name, value)
+    Raises:
+        JobError: It keeps what cannot be saved.
+    """
+    for path, state in states_of(shadow):
+        for each, values in state.items():
+            if each not in named or not isinstance(values, dict):
+                continue
+            for key, value in values.items():
+                name = name_of(named[each], key, path)
+                if not isinstance(value, torch.Tensor):
+                    encode(value, name)
+                elif not isinstance(key, str) or ":" in key:
+                    raise JobError(f"{name} is not named by a string without a colon; rename it")
+                else:
+                    yield field_of(name, value)

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from holdfast.arena import optimizer_state
 from holdfast.arena.digest import digest
 from holdfast.arena.layout import Entry, Layout, aligned
+from holdfast.arena.nested_optimizers import groups_of, parameters_of, states_of
 from holdfast.arena.tensors import field_of, pack_by_dtype, views
 from holdfast.errors import JobError
 
@@ -71,7 +72,7 @@ class Trained:
         """The parameters that are trained, or may be later, by name: those that require a gradient
         or that an optimizer holds.
         """
-        held = {id(p) for each in self.optimizers for g in each.param_groups for p in g["params"]}
+        held = {id(p) for each in self.optimizers for p in parameters_of(each)}
         own = self.model_parameters().items()
         return {name: p for name, p in own if p.requires_grad or id(p) in held}
 
@@ -184,11 +185,8 @@ class Replica:
             module._buffers[key] = home(name, buffer)
         # State that optimizers create when they are built; the rest is created in their first step,
         # and bound by `capture_optimizers`.
-        for parameter, state in self._states():
-            for key, value in state.items():
-                if value is not None:
-                    name = optimizer_state.name_of(self._names[parameter], key)
-                    state[key] = home(name, value)
+        for name, state, key in self._state_tensors():
+            state[key] = home(name, state[key])
 
     def step_optimizers(self) -> None:
         """Step the optimizers of which a parameter has a gradient, with a result that depends only
@@ -202,7 +200,7 @@ class Replica:
         due = [each for each in self.optimizers if len(self.optimizers) == 1 or _has_gradient(each)]
         threads = torch.get_num_threads()
         for optimizer in due:
-            if threads > 1 and any(map(_is_fused_in_half, optimizer.param_groups)):
+            if threads > 1 and any(map(_is_fused_in_half, groups_of(optimizer))):
                 torch.set_num_threads(1)
             try:
                 optimizer.step()
@@ -234,20 +232,18 @@ class Replica:
         Raises:
             JobError: An optimizer keeps state that its first step did not create.
         """
-        for parameter, state in self._states():
-            for key, value in state.items():
-                name = optimizer_state.name_of(self._names[parameter], key)
-                home = self._views.get(name)
-                # In place already, or a value that this optimizer does not use for the parameter.
-                if value is home or value is None:
-                    continue
-                if home is None or not isinstance(value, torch.Tensor) or value.shape != home.shape:
-                    raise JobError(
-                        f"the optimizer's state {name} is new or has another shape since its first "
-                        "step; use an optimizer whose state keeps its shape"
-                    )
-                home.copy_(value)
-                state[key] = home
+        for name, state, key in self._state_tensors():
+            value = state[key]
+            home = self._views.get(name)
+            if value is home:
+                continue
+            if home is None or value.shape != home.shape:
+                raise JobError(
+                    f"the optimizer's state {name} is new or has another shape since its first "
+                    "steps; use an optimizer whose state keeps its shape"
+                )
+            home.copy_(value)
+            state[key] = home
 
     def release(self) -> None:
         """Bind the model and kept modules to memory that is not part of the state.
@@ -266,11 +262,7 @@ class Replica:
         """
         tensors: dict[str, torch.Tensor | None] = {**self._moved}
         tensors |= {name: module._buffers[key] for module, key, name in self._kept_places}
-        tensors |= {
-            optimizer_state.name_of(self._names[parameter], key): value
-            for parameter, state in self._states()
-            for key, value in state.items()
-        }
+        tensors |= {name: state[key] for name, state, key in self._state_tensors()}
         return {
             name: (each._version, each.data_ptr())
             for name, each in tensors.items()
@@ -280,12 +272,7 @@ class Replica:
     @property
     def uninitialized(self) -> frozenset[str]:
         """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
-        present = {
-            optimizer_state.name_of(self._names[parameter], key)
-            for parameter, state in self._states()
-            for key, value in state.items()
-            if value is not None
-        }
+        present = {name for name, _, _ in self._state_tensors()}
         names = {entry.name for entry in self.layout.entries}
         return frozenset(filter(optimizer_state.is_one, names - present))
 
@@ -293,27 +280,34 @@ class Replica:
         """Give the optimizers their state, which was written into `flat`, except what is
         `uninitialized`.
         """
-        for parameter, optimizer in self._owners().items():
-            name = self._names[parameter]
-            prefix = optimizer_state.name_of(name, "")
-            keys = [
-                key for key in self._views if key.startswith(prefix) and key not in uninitialized
-            ]
-            # All of it is replaced: keys that the other replica does not have must not survive.
-            optimizer.state.pop(parameter, None)
-            if keys:
-                optimizer.state[parameter] = {
-                    key.removeprefix(prefix): self._views[key] for key in keys
-                }
-
-    def _states(self) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
-        """The state of each parameter that an optimizer has stepped."""
+        # The keys of each parameter in each state, by the beginning of their names.
+        keys: dict[str, list[str]] = {}
+        for name in filter(optimizer_state.is_one, self._views):
+            if name in uninitialized:
+                continue
+            prefix, colon, key = name.rpartition(":")
+            keys.setdefault(prefix + colon, []).append(key)
         for optimizer in self.optimizers:
-            yield from optimizer.state.items()
+            own = parameters_of(optimizer)
+            for path, state in states_of(optimizer):
+                for parameter in own:
+                    # All of it is replaced: keys that the other replica does not have must not
+                    # survive.
+                    state.pop(parameter, None)
+                    prefix = optimizer_state.name_of(self._names[parameter], "", path)
+                    if prefix in keys:
+                        state[parameter] = {key: self._views[prefix + key] for key in keys[prefix]}
 
-    def _owners(self) -> dict[torch.Tensor, Optimizer]:
-        """The optimizer of each parameter that has one."""
-        return {p: each for each in self.optimizers for g in each.param_groups for p in g["params"]}
+    def _state_tensors(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """The tensors that optimizers keep for parameters: the name, and the dictionary and key."""
+        for optimizer in self.optimizers:
+            for path, state in states_of(optimizer):
+                for parameter, values in state.items():
+                    name = self._names.get(parameter)
+                    if name is None or not isinstance(values, dict):  # no state of a parameter
+                        continue
+                    for key in [k for k, v in values.items() if isinstance(v, torch.Tensor)]:
+                        yield optimizer_state.name_of(name, key, path), values, key
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.
@@ -373,7 +367,7 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
 
 def _has_gradient(optimizer: Optimizer) -> bool:
     """True if the step's gradient has a part for some parameter of an optimizer."""
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+    return any(p.grad is not None for p in parameters_of(optimizer))
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from holdfast.arena.base_cache import Build
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
+from holdfast.arena.nested_optimizers import parameters_of
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.staging import NUM_BUFFERS
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -114,6 +115,12 @@ class AttachedModels:
                     "builds one: the initial weights come from the job's seed"
                 )
         built = model()
+        for at, module in built.named_modules():
+            if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+                raise JobError(
+                    f"the model's factory wraps {at or 'the model'} in {type(module).__name__}; "
+                    "remove it: the workers divide each batch, and their gradients are summed"
+                )
         if self.bases.digests and self._job.init_from is not None:
             raise JobError("init_from would write to frozen weights of session.base; remove it")
         # On a GPU this moves the model, so it comes before the optimizer, which holds its tensors.
@@ -122,7 +129,15 @@ class AttachedModels:
         built_optimizer = optimizer(
             built if _takes_model(optimizer) else [p for p in built.parameters() if p.requires_grad]
         )
-        if not any(group["params"] for group in built_optimizer.param_groups):
+        if not isinstance(built_optimizer, Optimizer):
+            raise JobError(
+                f"session.attach's optimizer factory returned a {type(built_optimizer).__name__}, "
+                "which is no torch.optim.Optimizer; return one that holds the others, with a "
+                "`step` that calls theirs"
+            )
+        if "_optimizer_step_pre_hooks" not in vars(built_optimizer):
+            Optimizer.__setstate__(built_optimizer, {"defaults": {}} | vars(built_optimizer))
+        if not parameters_of(built_optimizer):
             raise JobError("the model has no parameter to train")
         self.optimizers.append(built_optimizer)
         if name:

@@ -88,7 +88,7 @@ class WorkerState:
                 scheduler that is not registered.
         """
         self._buffers.commit()
-        self._user_state.check_schedulers()
+        self._user_state.check_all_known()
         progress = self._progress
         buffers = self._replica.digest(self._replica.buffer_range)
         changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from holdfast.arena.nested_optimizers import groups_of
 from holdfast.errors import JobError
 
 ScheduleFactory = Callable[..., Any]
@@ -35,14 +36,15 @@ class Schedule:
         self._optimizer = optimizer
         self._factory = factory
         # Copies: restoring a state writes to a rate that is a tensor.
-        self._base_rates = [copy.deepcopy(group["lr"]) for group in optimizer.param_groups]
+        self._groups = [g for g in groups_of(optimizer) if g.get("lr") is not None]
+        self._base_rates = [copy.deepcopy(group["lr"]) for group in self._groups]
         self._factor: Callable[[int], float] | None = None
         self.scheduler: LRScheduler | None = None
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the first parameter group."""
-        return float(self._optimizer.param_groups[0]["lr"])
+        """The learning rate of the first parameter group; 0 if there is none."""
+        return float(self._groups[0]["lr"]) if self._groups else 0.0
 
     def begin(self, total_steps: int, step: int) -> None:
         """Prepare for a run of `total_steps`, of which `step` are committed.
@@ -71,7 +73,7 @@ class Schedule:
         Args:
             total_steps, step: Arguments of `begin`.
         """
-        for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+        for group, rate in zip(self._groups, self._base_rates, strict=True):
             # From the rates at the start: the schedule of the longer run is replayed over them.
             group["lr"] = copy.deepcopy(rate)
             group.pop("initial_lr", None)  # schedulers set it where it is absent
@@ -91,8 +93,7 @@ class Schedule:
     def set_rates(self, step: int) -> None:
         """Set the learning rates by the function of the step, if there is one."""
         if self._factor is not None:
-            groups = self._optimizer.param_groups
-            for group, rate in zip(groups, self._base_rates, strict=True):
+            for group, rate in zip(self._groups, self._base_rates, strict=True):
                 group["lr"] = rate * self._factor(step)
 
 

@@ -1,6 +1,7 @@
 """User state: what user code keeps in PyTorch's objects, apart from the tensors of a replica.
 
-It consists of the options of parameter groups (such as the learning rate), objects registered with
+It consists of the options of parameter groups (such as the learning rate), what optimizers keep
+besides tensors, objects registered with
 the session (schedulers, a GradScaler), the extra state of modules (`get_extra_state`), which
 parameters are frozen, and which modules are in evaluation mode. It changes between two steps only,
 in the optimizer's step and in `session.on_commit`: a worker without a shard does not run the loop,
@@ -24,10 +25,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.arena.json_values import ValueVersion, decode, encode
+from holdfast.arena.nested_optimizers import all_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries
 from holdfast.errors import JobError
 from holdfast.worker.user_state.module_tracker import ModuleTracker
+from holdfast.worker.user_state.optimizer_values import OptimizerValues
 
 STREAM: Final = "stream"
 SCHEDULE: Final = "schedule"
@@ -63,7 +66,8 @@ class UserState:
     """
 
     def __init__(self, trained: Trained, registered: Mapping[str, object]) -> None:
-        self._optimizers = trained.optimizers
+        self._optimizers = all_of(trained.optimizers)
+        self._values = OptimizerValues(trained.optimizers, trained.model_parameters())
         self._kept = {
             name: each for name, each in registered.items() if not isinstance(each, nn.Module)
         }
@@ -95,7 +99,8 @@ class UserState:
 
     @property
     def _param_groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        groups = (group for each in self._optimizers for group in each.param_groups)
+        return list({id(group): group for group in groups}.values())
 
     def capture(self) -> dict[str, Any]:
         """The state as JSON data.
@@ -111,6 +116,7 @@ class UserState:
                 for at, g in enumerate(groups)
             ],
             "optimizers": [self._attributes_of(each) for each in self._optimizers],
+            "optimizer_values": self._values.capture(),
             "kept": {
                 n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
             },
@@ -164,6 +170,7 @@ class UserState:
             # A tensor of an option, such as a learning rate, stays the same object: schedulers hold
             # it.
             _replace(group, decode(options))
+        self._values.restore(saved.get("optimizer_values", {}))
         for name, parameter in self._trained.items():
             parameter.requires_grad_(name not in saved["frozen"])
         self.module_changes.restore(saved.get("attributes", {}))
@@ -189,8 +196,11 @@ class UserState:
             JobError: Some of it has changed and cannot be saved.
         """
         attributes = {}
+        elsewhere = [each for o in self._optimizers for each in (o.state, o.param_groups)]
         of_torch = type(optimizer).__module__.startswith("torch.")
         for key, value in vars(optimizer).items():
+            if any(value is each for each in elsewhere):
+                continue
             own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
             if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
                 try:
@@ -201,11 +211,6 @@ class UserState:
                     known = (id(optimizer), key)
                     if self._not_saved.setdefault(known, now) != now:
                         raise
-            if isinstance(value, Optimizer) and value.state and value.state is not optimizer.state:
-                raise JobError(
-                    f"{key} of the optimizer is a nested optimizer; its state cannot be "
-                    "checkpointed; let both use the same `state`"
-                )
         return attributes
 
     def _check_parameters(self) -> None:
@@ -225,18 +230,31 @@ class UserState:
             "lambda model: torch.optim.SGD(model.parameters(), …)"
         )
 
-    def check_schedulers(self) -> None:
-        """Raises: JobError: there is a scheduler for the optimizer that is not registered."""
+    def check_all_known(self) -> None:
+        """Raises: JobError: there is a scheduler for the optimizer that is not registered, or an
+        optimizer of trained parameters whose state is not followed.
+        """
         known = [*self._kept.values(), *self._followed.values()]
-        kept = set(map(id, _schedulers_in(known)))
+        kept = set(map(id, [*_schedulers_in(known), *known, *self._optimizers]))
+        trained = set(map(id, self._trained.values()))
+        gc.collect()
         for each in gc.get_objects():  # few: what was there before this process was forked is not
-            if not issubclass(type(each), LRScheduler) or id(each) in kept:
+            kind = type(each)
+            if not issubclass(kind, LRScheduler | Optimizer) or id(each) in kept:
                 continue
-            if any(getattr(each, "optimizer", None) is own for own in self._optimizers):
+            is_scheduler = issubclass(kind, LRScheduler)
+            if is_scheduler and any(each.optimizer is own for own in self._optimizers):
                 raise JobError(
-                    f"the scheduler {type(each).__name__} changes the optimizer, and its state "
+                    f"the scheduler {kind.__name__} changes the optimizer, and its state "
                     "would be lost with the worker: let the schedule of session.attach return it, "
                     "or give it to session.register and step it in session.on_commit"
+                )
+            groups = () if is_scheduler else each.param_groups
+            if any(id(p) in trained for group in groups for p in group["params"]):
+                raise JobError(
+                    f"the optimizer {kind.__name__} has parameters of the model, and the one that "
+                    "session.attach got does not hold it, so its state would be lost with the "
+                    "worker: make it an attribute of that one, or give it to session.register"
                 )
 
 

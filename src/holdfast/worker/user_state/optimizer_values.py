@@ -1,0 +1,82 @@
+"""Optimizer values: what optimizers keep in their state apart from tensors of parameters, such as a
+count of steps in a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from holdfast.arena.json_values import decode, encode
+from holdfast.arena.nested_optimizers import states_of
+from holdfast.errors import JobError
+
+
+class OptimizerValues:
+    """The values of the optimizers of one worker.
+
+    Args:
+        optimizers: The optimizers.
+        parameters: Parameters that they may hold, by name.
+    """
+
+    def __init__(
+        self, optimizers: Sequence[Optimizer], parameters: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._optimizers = optimizers
+        self._parameters = parameters
+        # Their names are tuples, since user code may use any string as a key.
+        self._names = {parameter: (name,) for name, parameter in parameters.items()}
+
+    def capture(self) -> dict[str, Any]:
+        """The values as JSON data, by the state that has them; without states that have none.
+
+        Raises:
+            JobError: Some of it cannot be saved.
+        """
+        captured = dict[str, Any]()
+        for place, state in self._states():
+            values = dict[Any, Any]()
+            for key, value in state.items():
+                if isinstance(key, torch.Tensor) and (
+                    key not in self._names or not isinstance(value, dict)
+                ):
+                    raise JobError(
+                        f"{place} keeps a {type(value).__name__} for a tensor of shape "
+                        f"{tuple(key.shape)}; keep dictionaries for parameters, and the rest under "
+                        "a name, such as optimizer.state['mean']"
+                    )
+                if key not in self._names:
+                    values[key] = value
+                elif plain := _without_tensors(value):
+                    values[self._names[key]] = plain
+            if values:
+                captured[place] = encode(values, f"state of {place}")
+        return captured
+
+    def restore(self, captured: Mapping[str, Any]) -> None:
+        """Take values that `capture` gave, in place of all present ones."""
+        for place, state in self._states():
+            for key in list(state):
+                if key in self._names:
+                    for name in _without_tensors(state[key]):
+                        del state[key][name]
+                else:
+                    del state[key]
+            for key, value in decode(captured.get(place, {})).items():
+                if isinstance(key, tuple) and key[0] in self._parameters:
+                    state.setdefault(self._parameters[key[0]], {}).update(value)
+                else:
+                    state[key] = value
+
+    def _states(self) -> Iterator[tuple[str, dict[Any, Any]]]:
+        for number, optimizer in enumerate(self._optimizers):
+            for path, state in states_of(optimizer):
+                yield f"optimizer {number}{path and '.'}{path}", state
+
+
+def _without_tensors(values: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: each for key, each in values.items() if not isinstance(each, torch.Tensor)}
