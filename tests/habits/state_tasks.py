@@ -1,6 +1,9 @@
 """Tasks that keep state where programs for plain PyTorch keep it."""
 
+import os
+import signal
 from collections import defaultdict
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -169,9 +172,7 @@ def net():
 
 
 def nested_optimizers(session):
-    model, _ = session.attach(
-        net, lambda model: Parts(model), schedule=lambda total_steps: lambda step: 1 / (1 + step)
-    )
+    model, _ = session.attach(net, Parts, schedule=lambda total_steps: lambda step: 1 / (1 + step))
     train_on(session, model)
 
 
@@ -190,3 +191,26 @@ def parallel_part(session):
     session.attach(
         lambda: nn.Sequential(nn.DataParallel(net())), lambda p: torch.optim.SGD(p, lr=0.1)
     )
+
+
+def aliases(session):
+    """Holds parts of `session.state`, and a list of the model, under names of its own."""
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    losses = session.state.setdefault("losses", [])
+    best = session.state.setdefault("best", [{"lowest": 9.0}])[0]
+    scales = model.scales = [1.0]
+    mark = Path(session.job.params["mark"])
+
+    def after():
+        losses.append(session.loss)
+        best["lowest"] = min(best["lowest"], session.loss)
+        scales.append(scales[-1] / 2)
+        assert session.state == {"losses": losses, "best": [best]}
+        optimizer.param_groups[0]["lr"] = best["lowest"] / (len(losses) + sum(model.scales))
+
+    session.on_commit(after)
+    for shard in session.shards(DATA, epochs=2):
+        if shard.step == 8 and mark.exists():
+            mark.unlink(missing_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))

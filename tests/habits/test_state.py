@@ -25,8 +25,8 @@ def own(name, **keys):
 
 @pytest.fixture
 def resumed(train, tmp_path):
-    """Train with one worker, go back to step 5 and resume with two: `resumed(name) -> run`. The
-    weights are those of the run that was not interrupted.
+    """Train with one worker, go back to step 5 and resume with two:
+    `resumed(name) -> run, weights`. The weights are those of the run that was not interrupted.
     """
 
     def run(name, **keys):
@@ -35,13 +35,13 @@ def resumed(train, tmp_path):
         back_to(run_dir, 5)
         again = train(run_dir=run_dir, resume=True, workers=2, **own(name, **keys))
         assert again["weights_sha256"] == whole["weights_sha256"]
-        return run_dir
+        return run_dir, whole["weights_sha256"]
 
     return run
 
 
 def test_extra_state_is_resumed_and_exported(resumed, train, tmp_path):
-    run = resumed("extra_state")
+    run, _ = resumed("extra_state")
     model = state_tasks.annealed()
     file = tmp_path / "weights.pt"
     export(find_checkpoint(run), file)
@@ -59,7 +59,8 @@ def test_extra_state_is_resumed_and_exported(resumed, train, tmp_path):
 
 
 def test_nested_optimizers_and_their_numbers_are_resumed(resumed):
-    manifest = manifest_of(find_checkpoint(resumed("nested_optimizers")))
+    run, _ = resumed("nested_optimizers")
+    manifest = manifest_of(find_checkpoint(run))
     names = {entry.name for entry in manifest.layout.entries}
     assert {
         "optimizer[parts[0]].0.weight:momentum_buffer",
@@ -68,6 +69,15 @@ def test_nested_optimizers_and_their_numbers_are_resumed(resumed):
     } <= names
     assert "optimizer 0.box.held[rest]" in manifest.user_state["optimizer_values"]
     assert manifest.uninitialized == ()
+
+
+def test_other_names_of_parts_of_the_state_stay_part_of_it(resumed, train, tmp_path):
+    keys = {"params": {"mark": str(tmp_path / "mark")}}
+    _, weights_sha256 = resumed("aliases", **keys)
+    (tmp_path / "mark").touch()
+    killed = train(workers=2, **own("aliases", **keys))
+    assert killed["weights_sha256"] == weights_sha256
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize(

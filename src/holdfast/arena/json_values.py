@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter, defaultdict
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -61,6 +62,31 @@ def encode(value: object, name: str) -> Any:  # noqa: PLR0911  # one for each ki
         f"{name} is a {type(value).__name__}, which can be neither saved nor sent to another "
         "worker; keep numbers, strings, tensors, and lists and dictionaries of these"
     )
+
+
+def in_place(old: Any, new: Any, used: set[int] | None = None) -> Any:
+    """`new` within the lists and dictionaries of `old`, where both have one at the same place: user
+    code may hold them under names of its own.
+
+    Args:
+        old: A value; its lists and dictionaries are changed.
+        new: Takes its place.
+        used: The ids of what holds another part of `new` already.
+    """
+    used = set() if used is None else used
+    if type(old) is not type(new) or not isinstance(new, list | dict):
+        return new
+    if id(old) in used:  # one object at two places, which may be two objects from here on
+        return old if repr(old) == repr(new) else new
+    used.add(id(old))
+    if isinstance(new, dict):
+        entries = {key: in_place(old.get(key), each, used) for key, each in new.items()}
+        old.clear()
+        old.update(entries)
+    else:
+        parts = zip_longest(old[: len(new)], new)
+        old[:] = [in_place(before, each, used) for before, each in parts]
+    return old
 
 
 class ValueVersion:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from holdfast.arena.json_values import ValueVersion, decode, encode
+from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
 from holdfast.errors import JobError
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -65,7 +65,7 @@ class ModuleTracker:
             old = getattr(modules[module], key, None)
             if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
                 value = value.to(old.device)
-            setattr(modules[module], key, value)
+            setattr(modules[module], key, in_place(old, value))
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         for name, root in self._roots.items():

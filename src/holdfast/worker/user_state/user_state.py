@@ -24,7 +24,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.arena.json_values import ValueVersion, decode, encode
+from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
 from holdfast.arena.nested_optimizers import all_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries
@@ -162,7 +162,7 @@ class UserState:
                 each.load_state_dict(decode(saved["followed"][name]))
         for optimizer, attributes in zip(self._optimizers, saved["optimizers"], strict=True):
             vars(optimizer).update(
-                (key, value)
+                (key, in_place(vars(optimizer).get(key), value))
                 for key, value in decode(attributes).items()
                 if not hasattr(type(optimizer), key)
             )
@@ -313,7 +313,7 @@ def _replace(group: dict[str, Any], options: Mapping[str, Any]) -> None:
         if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
             group[key].copy_(value)  # schedulers and compiled steps hold the tensor itself
         else:
-            group[key] = value
+            group[key] = in_place(group.get(key), value)
 
 
 def _stateful(name: str, kept: object) -> Stateful:

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic_core import from_json
 
+from holdfast.arena.json_values import in_place
 from holdfast.errors import JobError
 from holdfast.worker.user_state.user_state import digest
 
@@ -51,8 +52,7 @@ class UserValues:
 
     def roll_back(self) -> None:
         """Undo what user code has changed in `session.state` since the newest commit."""
-        self.state.clear()
-        self.state.update(copy.deepcopy(self.committed_state))
+        self.state = in_place(self.state, copy.deepcopy(self.committed_state))
 
     @property
     def committed(self) -> dict[str, Any]:
@@ -60,10 +60,8 @@ class UserValues:
         return {"session.state": self.committed_state, **self.captured}
 
     def replaced_by(self, other: Self) -> Self:
-        """`other`, with its `state` in the dictionary of this one: user code may hold that."""
-        self.state.clear()
-        self.state.update(other.state)
-        other.state = self.state
+        """`other`, with its `state` in the objects of this one: user code may hold them."""
+        other.state = in_place(self.state, other.state)
         return other
 
     def to_json(self) -> dict[str, Any]:
