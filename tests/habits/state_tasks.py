@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 _x = torch.randn(96, 8, generator=torch.Generator().manual_seed(0))
 DATA = torch.utils.data.TensorDataset(_x, _x[:, :3].argmax(1))
@@ -214,3 +215,43 @@ def aliases(session):
             mark.unlink(missing_ok=True)
             os.kill(os.getpid(), signal.SIGKILL)
         session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class Model(nn.Module):
+    """Has tensors, attributes and extra state in modules that may be compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6))
+        self.dropout = nn.Dropout(0.5)
+        self.anneal = Anneal()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.dropout(self.anneal(self.body(x))))
+
+
+def compiled_model():
+    model = Model()
+    model.body = torch.compile(model.body, backend="eager")
+    model.dropout = torch.compile(model.dropout, backend="eager")
+    return torch.compile(model, backend="eager")
+
+
+def perhaps_compiled(session):
+    is_compiled = Path(session.job.params["mark"]).exists()
+    model, _ = session.attach(
+        compiled_model if is_compiled else Model, lambda p: torch.optim.Adam(p, lr=0.01)
+    )
+    average = AveragedModel(model)
+    session.register("average", average)
+
+    def after():
+        model.anneal.history.seen = session.step % 3
+        model.dropout.p = 0.5 / session.step
+        model.body.train(session.step < 4)
+        model.head.bias.requires_grad_(session.step % 2 == 0)
+        average.update_parameters(model)
+
+    session.on_commit(after)
+    train_on(session, model)

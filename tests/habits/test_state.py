@@ -80,6 +80,27 @@ def test_other_names_of_parts_of_the_state_stay_part_of_it(resumed, train, tmp_p
     assert not (tmp_path / "mark").exists()
 
 
+def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
+    mark = tmp_path / "mark"
+    keys = own("perhaps_compiled", params={"mark": str(mark)})
+    run = tmp_path / "run"
+    plain = train(run_dir=run, workers=1, **keys)
+    back_to(run, 5)
+    mark.touch()
+    compiled = train(run_dir=run, resume=True, workers=1, **keys)
+    assert compiled["weights_sha256"] == plain["weights_sha256"]
+    found = weights.read_checkpoint(find_checkpoint(run))
+    assert found.keys() == state_tasks.Model().state_dict().keys()
+    assert {"n_averaged", "module.body.0.weight"} <= (
+        weights.read_checkpoint(find_checkpoint(run), "average").keys()
+    )
+    for model in (state_tasks.Model(), state_tasks.compiled_model()):
+        weights.load_into(model, found, run)
+        assert torch.equal(model.head.weight, found["head.weight"])
+        renamed = {f"_orig_mod.{key}": value for key, value in found.items()}
+        weights.load_into(model, renamed, run)
+
+
 @pytest.mark.parametrize(
     ("task", "message"),
     [

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 
 import numpy
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import checkpoints
+from holdfast.arena.layout import Entry, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import names
@@ -28,7 +30,7 @@ from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.channel import pair
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker.checkpoints.restore import Restorer
+from holdfast.worker.checkpoints.restore import Restorer, check_layout
 from keys import encryption_key, seal_of, signing_key
 
 STEPS = (1, 2, 3)
@@ -321,3 +323,12 @@ def test_other_code_is_reported_and_accepted(tmp_path):
         assert found.step == 1
         logged = json_lines.read(tmp_path / EVENTS)
         assert [(e["event"], e["step"], e["before"], e["now"]) for e in logged] == events
+
+
+def test_a_layout_with_names_of_a_compiled_model_is_that_of_the_model():
+    entry = Entry("model.head.weight", "F32", (2,), 0)
+    compiled = replace(entry, name="model._orig_mod.head._orig_mod.weight")
+    check_layout("there", Layout((compiled,), 64), Layout((entry,), 64))
+    with pytest.raises(CheckpointError, match="only the checkpoint has model.head.bias"):
+        other = replace(compiled, name="model._orig_mod.head.bias")
+        check_layout("there", Layout((other,), 64), Layout((entry,), 64))

@@ -23,6 +23,7 @@ from holdfast.arena import optimizer_state
 from holdfast.arena.digest import digest
 from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.nested_optimizers import groups_of, parameters_of, states_of
+from holdfast.arena.state_dicts import plain_name
 from holdfast.arena.tensors import field_of, pack_by_dtype, views
 from holdfast.errors import JobError
 
@@ -61,7 +62,7 @@ class Trained:
         named |= {id(tensor): name for name, tensor in kept.items()}
         return {
             name: {
-                key: named[id(value)]
+                plain_name(key): named[id(value)]
                 for key, value in module.state_dict(keep_vars=True).items()
                 if id(value) in named
             }
@@ -78,11 +79,13 @@ class Trained:
 
     def model_parameters(self) -> dict[str, nn.Parameter]:
         """The model's parameters by name, without those of a base."""
-        return {n: p for n, p in self.model.named_parameters() if n not in self.in_base}
+        own = self.model.named_parameters()
+        return {plain_name(n): p for n, p in own if n not in self.in_base}
 
     def model_buffers(self) -> dict[str, torch.Tensor]:
         """The model's buffers by name, without those of a base."""
-        return {n: b for n, b in self.model.named_buffers() if n not in self.in_base}
+        own = self.model.named_buffers()
+        return {plain_name(n): b for n, b in own if n not in self.in_base}
 
     def kept_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of kept modules that are not the model's, by name in a replica."""
@@ -97,7 +100,7 @@ class Trained:
     def _kept(self, of: Callable[[nn.Module], Iterator[tuple[str, T]]]) -> Iterator[tuple[str, T]]:
         for name, module in self.kept.items():
             for key, tensor in of(module):
-                yield f"{KEPT}{name}.{key}", tensor
+                yield f"{KEPT}{name}.{plain_name(key)}", tensor
 
 
 def replica_layout(trained: Trained) -> Layout:

@@ -12,12 +12,13 @@ EXTRA_STATE: Final = "_extra_state"
 """Last part of the name of what a module's `get_extra_state` returns."""
 THE_MODEL: Final = "model"
 """Name of the trained model among the modules with extra entries; see `worker.user_state`."""
-_COMPILED: Final = "_orig_mod"
+COMPILED: Final = "_orig_mod"
+"""Name of the part of a compiled module that is compiled."""
 
 
 def plain_name(name: str) -> str:
     """`name` without the parts that torch.compile adds."""
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
+    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def extra_entries(module: nn.Module) -> dict[str, Any]:

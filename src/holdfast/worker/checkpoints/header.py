@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.replica import Replica
+from holdfast.arena.state_dicts import COMPILED, plain_name
 from holdfast.checkpoint.manifest import Header, HuggingFaceModel, Tensor
 from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.checks.numerics import numerics_of
@@ -62,7 +63,10 @@ def hugging_face_model(model: nn.Module, *, over_base: bool = False) -> HuggingF
         over_base: True if it has frozen weights, so that no checkpoint has it as a whole.
     """
     for name, module in model.named_modules():
-        prefix = name and f"{name}."
+        if COMPILED in module._modules:
+            continue  # torch.compile gives it the attributes of what it compiles
+        plain = plain_name(name)
+        prefix = plain and f"{plain}."
         if hasattr(module, "peft_config"):
             return _adapters(module, prefix)
         config: Any = getattr(module, "config", None)

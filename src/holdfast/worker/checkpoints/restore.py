@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from holdfast.arena.layout import Layout
 from holdfast.arena.replica import Replica
+from holdfast.arena.state_dicts import plain_name
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import load_state, read_state
@@ -167,7 +168,7 @@ class Restorer:
             self._log_code_changes(manifest)
         # The tensors are in the replica; now the optimizers get their state, and the worker its
         # progress.
-        replica.restored(frozenset(manifest.uninitialized))
+        replica.restored(frozenset(map(plain_name, manifest.uninitialized)))
         progress = _progress(manifest, changed)
         if not all(set(ranks) & set(verified) for ranks in hosts):
             progress.saved_step = NOT_SAVED  # some host does not have it
@@ -313,6 +314,9 @@ def _hosts(group: Group) -> Sequence[Sequence[int]]:
 
 def check_layout(where: str, stored: Layout, expected: Layout) -> None:
     """Raises: CheckpointError: The checkpoint at `where` is of another model or optimizer."""
+    # Names of earlier versions have the parts that torch.compile adds.
+    entries = tuple(replace(each, name=plain_name(each.name)) for each in stored.entries)
+    stored = replace(stored, entries=entries)
     if stored == expected:
         return
     there = set(stored.entries)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.replica import Replica
+from holdfast.arena.state_dicts import plain_name
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import JobError
 
@@ -31,7 +32,7 @@ class Buffers:
         self._committed = replica.buffers
         self._averaged = layout.buffer_names
         self._kept = layout.kept_names
-        self._modules = list(replica.model.named_modules())
+        self._modules = [(plain_name(n), each) for n, each in replica.model.named_modules()]
         given = replica.model_buffers
         device = replica.flat.device
         self._working = {name: _writable(buffer.to(device)) for name, buffer in given.items()}

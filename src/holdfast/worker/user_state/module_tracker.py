@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
+from holdfast.arena.state_dicts import plain_name
 from holdfast.errors import JobError
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -60,7 +61,7 @@ class ModuleTracker:
         self.attributes = dict(attributes)
         modules = dict(self._modules())
         for name, plain in attributes.items():
-            module, _, key = name.rpartition(".")
+            module, _, key = plain_name(name).rpartition(".")
             value = decode(plain)
             old = getattr(modules[module], key, None)
             if isinstance(value, torch.Tensor) and isinstance(old, torch.Tensor):
@@ -69,7 +70,8 @@ class ModuleTracker:
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         for name, root in self._roots.items():
-            yield from root.named_modules(prefix=name)
+            for at, module in root.named_modules(prefix=name):
+                yield plain_name(at), module
 
     def _parts(self) -> dict[str, int]:
         """The parts of the modules: submodules and parameters as objects, buffers, hooks."""

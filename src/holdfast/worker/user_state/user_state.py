@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
 from holdfast.arena.nested_optimizers import all_of
 from holdfast.arena.replica import KEPT, Trained
-from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries
+from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries, plain_name
 from holdfast.errors import JobError
 from holdfast.worker.user_state.module_tracker import ModuleTracker
 from holdfast.worker.user_state.optimizer_values import OptimizerValues
@@ -83,7 +83,7 @@ class UserState:
         self._not_saved: dict[tuple[int, str], ValueVersion] = {}
         self._groups = [list(map(id, group["params"])) for group in self._param_groups]
         self._modules = {
-            n: m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
+            plain_name(n): m for at, root in roots.items() for n, m in root.named_modules(prefix=at)
         }
         self._trained = trained.parameters()
         own = trained.model_parameters().items()
@@ -171,13 +171,16 @@ class UserState:
             # it.
             _replace(group, decode(options))
         self._values.restore(saved.get("optimizer_values", {}))
+        # Names of earlier versions have the parts that torch.compile adds.
+        frozen = set(map(plain_name, saved["frozen"]))
+        evaluating = set(map(plain_name, saved["evaluating"]))
         for name, parameter in self._trained.items():
-            parameter.requires_grad_(name not in saved["frozen"])
+            parameter.requires_grad_(name not in frozen)
         self.module_changes.restore(saved.get("attributes", {}))
         for name, entries in saved.get("extra_state", {}).items():
             load_extra_entries(self._with_extra_state[name], decode(entries))
         for name, module in self._modules.items():
-            module.training = name not in saved["evaluating"]
+            module.training = name not in evaluating
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
