@@ -14,6 +14,7 @@ from holdfast import models
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint.exports.export import export
 from holdfast.checkpoint.exports.weights import load_into, load_weights
+from holdfast.checkpoint.manifest import HuggingFaceModel
 from holdfast.errors import JobError
 from holdfast.job.load import load
 from holdfast.job.models import BertSpec, Gpt2Spec
@@ -98,7 +99,7 @@ def checkpoint_of(model, tmp_path):
     replica = Replica(trained, layout, torch.empty(layout.size_bytes, dtype=torch.uint8))
     return save(
         tmp_path / "checkpoints", 7, replica.flat, layout,
-        state_dicts=replica.state_dicts, hugging_face=hugging_face_model(model),
+        state_dicts=replica.state_dicts, hugging_face=hugging_face_model(replica),
     )  # fmt: skip
 
 
@@ -116,16 +117,42 @@ def test_an_exported_folder_opens_in_transformers(tmp_path):
     assert load_into(again, load_weights(saved), saved) == []
 
 
-def test_exported_adapters_are_those_that_peft_saves(tmp_path):
+ignores_warnings = pytest.mark.filterwarnings("ignore")  # peft calls what transformers deprecates
+
+
+def peft_model(method="Lora", **keys):
+    """A small GPT-2 and a model around it whose adapters have drawn weights."""
     peft = pytest.importorskip("peft")
     spec = Gpt2Spec(name="gpt2", width=8, heads=2, layers=2)
-    plain = models.build_language_model(spec, context=5)
-    settings = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    plain = models.build_language_model(spec, context=9).network
+    keys = {"r": 2, "fan_in_fan_out": True, "target_modules": ["c_attn"]} | keys
+    given = {key: value for key, value in keys.items() if value is not None}
+    settings = getattr(peft, f"{method}Config")(**given)
     network = peft.get_peft_model(copy.deepcopy(plain), settings)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter))
     model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(1, 1), "network": network})
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            torch.nn.init.normal_(parameter)
+    return plain, network, model
+
+
+PROMPTS = {"r": None, "fan_in_fan_out": None, "target_modules": None, "task_type": "CAUSAL_LM"}
+METHODS = [
+    ("Lora", {}),
+    ("Lora", {"bias": "all"}),
+    ("Lora", {"use_dora": True}),
+    ("Lora", {"modules_to_save": ["ln_f"]}),
+    ("Lora", {"trainable_token_indices": [3, 250]}),
+    ("IA3", {"r": None, "feedforward_modules": []}),
+    ("PromptTuning", {**PROMPTS, "num_virtual_tokens": 3}),
+]
+
+
+@ignores_warnings
+@pytest.mark.parametrize(("method", "keys"), METHODS)
+def test_exported_adapters_are_those_that_peft_saves(tmp_path, method, keys):
+    plain, network, model = peft_model(method, **keys)
     export(checkpoint_of(model, tmp_path), tmp_path / "ours")
     network.save_pretrained(tmp_path / "theirs")
     ours, theirs = (
@@ -133,6 +160,23 @@ def test_exported_adapters_are_those_that_peft_saves(tmp_path):
     )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    peft = pytest.importorskip("peft")
     opened = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
     tokens = torch.tensor([[0, 1, 2, 3, 250]])
-    assert torch.equal(opened(tokens), network.eval()(tokens))
+    assert torch.equal(opened(tokens).logits, network.eval()(tokens).logits)
+
+
+@ignores_warnings
+def test_what_a_file_of_peft_cannot_hold_is_not_exported_as_one(tmp_path):
+    _, network, model = peft_model()
+    network.base_model.model.transformer.ln_f.bias.requires_grad_(True)
+    with pytest.raises(JobError, match=r"ln_f.bias would not be as trained; name a file that ends"):
+        export(checkpoint_of(model, tmp_path), tmp_path / "adapters")
+    assert not (tmp_path / "adapters").exists()
+
+
+def test_digests_of_earlier_manifests_cover_the_same_fields():
+    model = HuggingFaceModel(prefix="", config={"a": 1})
+    assert model.model_dump(mode="json") == {"prefix": "", "config": {"a": 1}, "adapter": None}
+    adapters = model.model_copy(update={"adapter": "default", "keys": {"a": "b"}})
+    assert HuggingFaceModel(**adapters.model_dump()) == adapters

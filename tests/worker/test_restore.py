@@ -329,6 +329,6 @@ def test_a_layout_with_names_of_a_compiled_model_is_that_of_the_model():
     entry = Entry("model.head.weight", "F32", (2,), 0)
     compiled = replace(entry, name="model._orig_mod.head._orig_mod.weight")
     check_layout("there", Layout((compiled,), 64), Layout((entry,), 64))
-    with pytest.raises(CheckpointError, match="only the checkpoint has model.head.bias"):
-        other = replace(compiled, name="model._orig_mod.head.bias")
+    other = replace(compiled, name="model._orig_mod.head.bias")
+    with pytest.raises(CheckpointError, match=r"only the checkpoint has model.head.bias"):
         check_layout("there", Layout((other,), 64), Layout((entry,), 64))

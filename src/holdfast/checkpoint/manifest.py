@@ -14,7 +14,14 @@ import socket
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
 from holdfast.checkpoint import parts
@@ -29,6 +36,7 @@ _DIGESTS: Final = {
     parts.DigestKind.BLAKE3: re.compile(r"[0-9a-f]{64}"),
 }
 _TAG: Final = re.compile(r"[0-9a-f]{32}")
+_HF_FIELDS: Final = {"prefix", "config", "adapter"}
 _CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
@@ -156,11 +164,21 @@ class HuggingFaceModel(_Record):
         prefix: Prefix of the names of its tensors in the trained model.
         config: Its configuration, as in config.json or adapter_config.json.
         adapter: Name of the adapters in the names of tensors, from peft; None: a whole model.
+        keys: The tensor of each key in peft's file of the adapters.
+        lost: Why such a file does not have all that is trained; empty if it has.
     """
 
     prefix: str
     config: dict[str, Any]
     adapter: str | None = None
+    keys: dict[str, str] = {}
+    lost: str = ""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of earlier manifests do not cover the newer fields.
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if value or name in _HF_FIELDS}
 
 
 class Header(_Record):

@@ -66,35 +66,31 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
     model = manifest.hugging_face
     if model is None or of is not None:
         raise JobError(
-            f"{target}: a folder is for a model of the library transformers or LoRA adapters of "
-            "peft, and this is none; name a file that ends in .safetensors or .pt"
+            f"{target}: a folder is for a model of the library transformers or adapters of peft, "
+            "and this is none; name a file that ends in .safetensors or .pt"
+        )
+    if model.lost:
+        raise JobError(
+            f"{target}: in a folder for peft, {model.lost}; name a file that ends in .safetensors "
+            "or .pt, for load_state_dict of the whole model"
         )
     weights = read_checkpoint(checkpoint, None, key)
+    _check_tensors(weights)
     once = {name: key for key, name in reversed(keys_of(manifest).items())}  # the first key of each
-    own = {
-        key.removeprefix(model.prefix): weights[key]
-        for key in once.values()
-        if key.startswith(model.prefix)
-    }
     config_file = "config.json"
     weights_file = FOLDER_FILE
+    keys = {
+        key.removeprefix(model.prefix): key for key in once.values() if key.startswith(model.prefix)
+    }
     if model.adapter is not None:
         config_file = "adapter_config.json"
         weights_file = "adapter_model.safetensors"
-        own = _as_peft(own, model.adapter)
+        keys = {key: once[name] for key, name in model.keys.items()}
+    own = _copies({key: weights[source] for key, source in keys.items()})
     target.mkdir(parents=True, exist_ok=True)
     config = json.dumps(model.config, indent=2) + "\n"
     _write(target / config_file, config, lambda text, path: path.write_text(text))
     _write(target / weights_file, own, lambda state, path: save_file(state, path, {"format": "pt"}))
-
-
-def _as_peft(weights: StateDict, adapter: str) -> StateDict:
-    """The adapters under the names of peft's files, which leave out what they are called."""
-    return {
-        key.replace(f".{adapter}", ""): tensor
-        for key, tensor in weights.items()
-        if ".lora_" in key and f".{adapter}" in key
-    }
 
 
 def _copies(weights: StateDict) -> StateDict:
@@ -103,18 +99,23 @@ def _copies(weights: StateDict) -> StateDict:
     Raises:
         JobError: An entry is no tensor.
     """
-    others = [key for key, value in weights.items() if not isinstance(value, torch.Tensor)]
-    if others:
-        raise JobError(
-            f"the state dict has {', '.join(others)}, which is no tensor and cannot be in a "
-            "safetensors file; name a file that ends in .pt"
-        )
+    _check_tensors(weights)
     seen = set[int]()
     copies = {}
     for key, tensor in weights.items():
         copies[key] = tensor.clone() if id(tensor) in seen else tensor
         seen.add(id(tensor))
     return copies
+
+
+def _check_tensors(weights: StateDict) -> None:
+    """Raises: JobError: An entry is no tensor."""
+    others = [key for key, value in weights.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise JobError(
+            f"the state dict has {', '.join(others)}, which is no tensor and cannot be in a "
+            "safetensors file; name a file that ends in .pt"
+        )
 
 
 def _write(target: Path, content: T, write: Callable[[T, Path], object]) -> None:

@@ -8,9 +8,10 @@ from importlib import metadata
 from typing import Any
 
 import torch
-from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from holdfast.arena.replica import Replica
+from holdfast.arena.nested_optimizers import states_of
+from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.state_dicts import COMPILED, plain_name
 from holdfast.checkpoint.manifest import Header, HuggingFaceModel, Tensor
 from holdfast.wire.worker_spec import WorkerSpec
@@ -35,7 +36,7 @@ def header_of(
         size_bytes=layout.size_bytes,
         uninitialized=tuple(sorted(replica.uninitialized)),
         state_dicts=replica.state_dicts,
-        hugging_face=hugging_face_model(replica.model, over_base=bool(replica.bases)),
+        hugging_face=hugging_face_model(replica),
         state=progress.user.committed_state,
         user_state=progress.user.captured,
         loss_scale=progress.loss_scale,
@@ -55,33 +56,77 @@ def header_of(
     ).model_dump(mode="json")
 
 
-def hugging_face_model(model: nn.Module, *, over_base: bool = False) -> HuggingFaceModel | None:
-    """The LoRA adapters of peft in `model`, or the model of transformers; imports neither.
-
-    Args:
-        model: The trained model.
-        over_base: True if it has frozen weights, so that no checkpoint has it as a whole.
+def hugging_face_model(replica: Replica) -> HuggingFaceModel | None:
+    """The adapters of peft in the trained model, or the model of transformers. No model with frozen
+    weights of a base: no checkpoint has it as a whole.
     """
-    for name, module in model.named_modules():
+    for name, module in replica.model.named_modules():
         if COMPILED in module._modules:
             continue  # torch.compile gives it the attributes of what it compiles
         plain = plain_name(name)
         prefix = plain and f"{plain}."
         if hasattr(module, "peft_config"):
-            return _adapters(module, prefix)
+            return _adapters(module, prefix, replica)
         config: Any = getattr(module, "config", None)
-        if hasattr(config, "model_type") and hasattr(config, "to_json_string") and not over_base:
+        is_of_transformers = hasattr(module, "from_pretrained") and hasattr(config, "model_type")
+        if is_of_transformers and not replica.bases:
             values = json.loads(config.to_json_string(use_diff=False))
             values["architectures"] = [type(module).__name__]
             return HuggingFaceModel(prefix=prefix, config=values)
     return None
 
 
-def _adapters(model: Any, prefix: str) -> HuggingFaceModel | None:
-    """The adapters in use of a model of peft, if nothing else of it is trained."""
-    adapter = model.active_adapter
-    config = model.peft_config[adapter] if isinstance(adapter, str) else None
-    if config is None or config.peft_type != "LORA" or config.modules_to_save or config.use_dora:
-        return None
-    values = json.loads(json.dumps(config.to_dict(), default=sorted)) | {"inference_mode": True}
-    return HuggingFaceModel(prefix=prefix, config=values, adapter=adapter)
+def _adapters(model: Any, prefix: str, replica: Replica) -> HuggingFaceModel:
+    """The active adapter of a model of peft, as peft would save it."""
+    from peft import PeftModel, get_peft_model_state_dict  # its model has imported it
+
+    of_peft = isinstance(model, PeftModel)
+    active = [model.active_adapter] if of_peft else model.active_adapters()
+    adapter = str(active[0])
+    values = model.peft_config[adapter].to_dict() | {"inference_mode": True}
+    found = HuggingFaceModel(
+        prefix=prefix, config=json.loads(json.dumps(values, default=_plain)), adapter=adapter
+    )
+    tensors = {MODEL + n: t for n, t in {**replica.parameters, **replica.model_buffers}.items()}
+    own = replica.state_dicts[""].items()
+    state = {key.removeprefix(prefix): tensors[n] for key, n in own if key.startswith(prefix)}
+    try:
+        # Without embeddings that are not trained: peft would look for the base on its hub.
+        saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
+    except Exception as error:  # noqa: BLE001  # whatever peft does not support
+        return found.model_copy(update={"lost": f"peft cannot save the adapters: {error}"})
+    trained = {n: tensors[n] for n in _changing(replica) if n.startswith(MODEL + prefix)}
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    for tensor in (each for each in saved.values() if id(each) not in names):
+        # Of prompts peft saves a copy.
+        names[id(tensor)] = next((n for n, t in trained.items() if _are_equal(t, tensor)), "")
+    root = "" if of_peft else "base_model.model."
+    keys = {f"{root}{key}": names[id(tensor)] for key, tensor in saved.items()}
+    lost = [*active[1:], *(key for key, name in keys.items() if not name)]
+    lost += [name.removeprefix(MODEL) for name in trained.keys() - keys.values()]
+    if lost:
+        return found.model_copy(update={"lost": f"{min(lost)} would not be as trained"})
+    return found.model_copy(update={"keys": keys})
+
+
+def _changing(replica: Replica) -> set[str]:
+    """Names of the model's tensors that training changes."""
+    stepped = {p for each in replica.optimizers for _, s in states_of(each) for p in s}
+    statistics = {
+        id(buffer)
+        for module in replica.model.modules()
+        if isinstance(module, _NormBase) and module.training
+        for buffer in module.buffers()
+    }
+    parameters = replica.parameters.items()
+    changing = {name for name, p in parameters if p.requires_grad or p in stepped}
+    changing |= {name for name, b in replica.model_buffers.items() if id(b) in statistics}
+    return {MODEL + name for name in changing}
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other.to(one))
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, set) else str(value)
