@@ -112,7 +112,7 @@ def test_an_export_for_dcp_is_replaced_as_a_whole_or_not_at_all(checkpoint, tmp_
         (
             "weights",
             None,
-            "a folder is for a model of the library transformers or LoRA adapters of",
+            "a folder is for a model of the library transformers or adapters of",
         ),
         ("weights.pt", "ema", "no module ema; it has the model, and average"),
     ],
