@@ -184,6 +184,13 @@ def second_optimizer(session):
     train_on(session, model)
 
 
+def average_not_registered(session):
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    average = AveragedModel(model)
+    session.on_commit(lambda: average.update_parameters(model))
+    train_on(session, model)
+
+
 def list_of_optimizers(session):
     session.attach(net, lambda p: [torch.optim.SGD(p, lr=0.1)])
 

@@ -171,7 +171,7 @@ def test_what_a_replacement_would_not_have_is_refused(train, what, name):
 )
 def test_every_scheduler_must_be_kept(train, what, arguments, name):
     keys = {"params": {"what": what, "arguments": arguments}, "workers": 1}
-    with pytest.raises(JobError, match=f"the scheduler {name} changes the optimizer"):
+    with pytest.raises(JobError, match=f"{name}, scheduler for the optimizer, is not part of"):
         train(**changing("scheduler_among_others", **keys))
 
 

@@ -66,7 +66,7 @@ def test_a_resumed_run_continues_with_its_scheduler_and_average(train, tmp_path)
     ("task", "message"),
     sampled(
         [
-            ("scheduler_not_kept", "the scheduler ExponentialLR .* give it to session.register"),
+            ("scheduler_not_kept", "ExponentialLR, scheduler .* give it to session.register"),
             (
                 "state_in_loop",
                 r"session.state.seen .* was modified in the session.shards loop .step 1.",

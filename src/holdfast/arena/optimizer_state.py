@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any, Final
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.json_values import encode
 from holdfast.arena.layout import Field
-from holdfast.arena.nested_optimizers import Shadows, all_of, groups_of, parameters_of, states_of
+from holdfast.arena.nested_optimizers import all_of, groups_of, parameters_of, states_of
 from holdfast.arena.tensors import field_of
 from holdfast.errors import JobError
 
 _PREFIX: Final = "optimizer."
 _NESTED: Final = "optimizer["
+_HOOKS: Final = "_optimizer_"
 _KERNEL_CHOICES: Final = ("fused", "foreach", "capturable")
 _STEPS: Final = 16
 """Steps in which an optimizer of user code may create state: some create it after a few."""
@@ -87,17 +91,7 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
         parameter: torch.zeros_like(parameter, device=device, requires_grad=True)
         for parameter in parameters_of(optimizer)
     }
-    states = [values for _, state in states_of(optimizer) for values in state.values()]
-    created = {id(each) for state in states if isinstance(state, dict) for each in state.values()}
-
-    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor in stand_ins:
-            return stand_ins[tensor]
-        copied = tensor.detach().clone()
-        return copied.to(device) if id(tensor) in created else copied
-
-    # A copy: the optimizer itself must not take a step before the first one.
-    shadow: Optimizer = Shadows(optimizer, stand_in).of(optimizer)
+    shadow = _shadow(optimizer, stand_ins, device)
     for group in groups_of(shadow):
         # The fused and grouped kernels keep the same state but do not run on `meta`.
         group.update((key, False) for key in _KERNEL_CHOICES if key in group)
@@ -115,6 +109,30 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
             break  # it looks at values later on
         fields = {field.name: field for field in _fields_in(shadow, named)} | fields
     return list(fields.values())
+
+
+def _shadow(
+    optimizer: Optimizer, stand_ins: dict[torch.Tensor, torch.Tensor], device: str
+) -> Optimizer:
+    """A copy of an optimizer and of all that it holds: itself it must not take a step before the
+    first one.
+    """
+    states = [values for _, state in states_of(optimizer) for values in state.values()]
+    created = [each for state in states if isinstance(state, dict) for each in state.values()]
+    tensors = [each for each in created if isinstance(each, torch.Tensor)]
+    copies: dict[int, Any] = {id(each): each.detach().clone().to(device) for each in tensors}
+    copies |= {id(parameter): each for parameter, each in stand_ins.items()}
+    # Without their constructors, in which anything may happen.
+    shadows = {each: object.__new__(type(each)) for each in all_of([optimizer])}
+    copies |= {id(each): shadow for each, shadow in shadows.items()}
+    for each, shadow in shadows.items():
+        for key, value in vars(each).items():
+            vars(shadow)[key] = value  # shared, if it cannot be copied or may be large
+            if not isinstance(value, nn.Module) and not key.startswith(_HOOKS):
+                with suppress(Exception):
+                    vars(shadow)[key] = deepcopy(value, copies)
+        vars(shadow).pop("step", None)  # with which a scheduler counts
+    return shadows[optimizer]
 
 
 def _fields_in(shadow: Optimizer, named: dict[torch.Tensor, str]) -> Iterator[Field]:

@@ -73,7 +73,7 @@ class Trained:
         """The parameters that are trained, or may be later, by name: those that require a gradient
         or that an optimizer holds.
         """
-        held = {id(p) for each in self.optimizers for p in parameters_of(each)}
+        held = set(map(id, parameters_of(*self.optimizers)))
         own = self.model_parameters().items()
         return {name: p for name, p in own if p.requires_grad or id(p) in held}
 

@@ -23,9 +23,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
-from holdfast.arena.nested_optimizers import all_of
+from holdfast.arena.nested_optimizers import all_of, groups_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries, plain_name
 from holdfast.errors import JobError
@@ -99,8 +100,7 @@ class UserState:
 
     @property
     def _param_groups(self) -> list[dict[str, Any]]:
-        groups = (group for each in self._optimizers for group in each.param_groups)
-        return list({id(group): group for group in groups}.values())
+        return groups_of(*self._optimizers)
 
     def capture(self) -> dict[str, Any]:
         """The state as JSON data.
@@ -234,30 +234,39 @@ class UserState:
         )
 
     def check_all_known(self) -> None:
-        """Raises: JobError: there is a scheduler for the optimizer that is not registered, or an
-        optimizer of trained parameters whose state is not followed.
+        """Raises: JobError: there is a scheduler for the optimizer or an average that is not
+        registered, or an optimizer of trained parameters whose state is not followed.
         """
         known = [*self._kept.values(), *self._followed.values()]
-        kept = set(map(id, [*_schedulers_in(known), *known, *self._optimizers]))
+        kept = set(map(id, [*_held_by(known), *self._optimizers, *self._modules.values()]))
         trained = set(map(id, self._trained.values()))
         gc.collect()
         for each in gc.get_objects():  # few: what was there before this process was forked is not
             kind = type(each)
-            if not issubclass(kind, LRScheduler | Optimizer) or id(each) in kept:
+            if not issubclass(kind, LRScheduler | Optimizer | AveragedModel) or id(each) in kept:
                 continue
-            is_scheduler = issubclass(kind, LRScheduler)
-            if is_scheduler and any(each.optimizer is own for own in self._optimizers):
-                raise JobError(
-                    f"the scheduler {kind.__name__} changes the optimizer, and its state "
-                    "would be lost with the worker: let the schedule of session.attach return it, "
-                    "or give it to session.register and step it in session.on_commit"
+            if issubclass(kind, LRScheduler):
+                is_ours = any(each.optimizer is own for own in self._optimizers)
+                what = "scheduler for the optimizer"
+                advice = (
+                    "let the schedule of session.attach return it, or give it to session.register "
+                    "and step it in session.on_commit"
                 )
-            groups = () if is_scheduler else each.param_groups
-            if any(id(p) in trained for group in groups for p in group["params"]):
+            elif issubclass(kind, Optimizer):
+                is_ours = any(
+                    id(p) in trained for group in each.param_groups for p in group["params"]
+                )
+                what = "optimizer of the model's parameters"
+                advice = (
+                    "make it an attribute of the one that session.attach gets, or give it to "
+                    "session.register"
+                )
+            else:
+                is_ours, what, advice = True, "average", "give it to session.register"
+            if is_ours:
                 raise JobError(
-                    f"the optimizer {kind.__name__} has parameters of the model, and the one that "
-                    "session.attach got does not hold it, so its state would be lost with the "
-                    "worker: make it an attribute of that one, or give it to session.register"
+                    f"{kind.__name__}, {what}, is not part of the state, and what it keeps would "
+                    f"be lost with the worker: {advice}"
                 )
 
 
@@ -270,22 +279,22 @@ def _described(bases: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({digest[:12]})" for name, digest in bases.items()) or "none"
 
 
-def _schedulers_in(pending: list[object]) -> list[LRScheduler]:
-    """The schedulers among objects and their attributes."""
-    schedulers = list[LRScheduler]()
+def _held_by(pending: list[object]) -> list[object]:
+    """The schedulers and optimizers among objects and their attributes."""
+    found = list[object]()
     seen = set[int]()
     while pending:
         each = pending.pop()
+        if isinstance(each, LRScheduler | Optimizer):
+            found.append(each)
         if id(each) in seen or isinstance(each, nn.Module | Optimizer | torch.Tensor):
             continue
         seen.add(id(each))
-        if isinstance(each, LRScheduler):
-            schedulers.append(each)
         if isinstance(each, list | tuple):
             pending += each
         else:
             pending += (each if isinstance(each, dict) else getattr(each, "__dict__", {})).values()
-    return schedulers
+    return found
 
 
 def digest(*parts: object) -> int:
