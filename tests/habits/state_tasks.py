@@ -262,3 +262,31 @@ def perhaps_compiled(session):
 
     session.on_commit(after)
     train_on(session, model)
+
+
+class Counted(torch.optim.SGD):
+    """Counts its steps in an object."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.history = History()
+
+    def step(self, closure=None):
+        self.history.seen += 1
+        super().step()
+
+
+def object_of_optimizer(session):
+    model, _ = session.attach(net, Counted)
+    train_on(session, model)
+
+
+def object_of_module(session):
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    model.history = History()
+
+    def after():
+        model.history.seen += 1
+
+    session.on_commit(after)
+    train_on(session, model)

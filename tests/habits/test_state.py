@@ -111,6 +111,8 @@ def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
         ),
         ("second_optimizer", r"^SGD, optimizer of the model's parameters, is not part of the s"),
         ("average_not_registered", r"AveragedModel, average, is not part of the state, .* give it"),
+        ("object_of_optimizer", r"history of the optimizer is a History, which can be neither sav"),
+        ("object_of_module", r"attribute history is a History, which can be neither saved nor se"),
         ("list_of_optimizers", r"optimizer factory returned a list, which is no torch.optim.Opt"),
         ("parallel_part", r"the model's factory wraps 0 in DataParallel; remove it"),
     ],

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
+import sysconfig
 from collections import Counter, defaultdict
 from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from holdfast.arena.tensors import DTYPES, field_of
 from holdfast.errors import JobError
 
 _FOLLOWED: Final = 1000
 """The maximum length of a list or dictionary whose changes in place are detected."""
+_DEPTH: Final = 3
+"""Objects within objects that are looked at."""
+_INSTALLED: Final = tuple({sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")})
 _FLOATS: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -126,20 +133,32 @@ class _Object:
         return id(self._held)
 
 
-def _seen(value: object) -> object:  # noqa: PLR0911  # one for each kind of value
+def is_users_object(value: object) -> bool:
+    """True for an instance of a class of user code that may keep numbers: no module or optimizer,
+    and no class of an installed package.
+    """
+    if isinstance(value, nn.Module | Optimizer | type) or not hasattr(value, "__dict__"):
+        return False
+    file = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
+    return type(value).__module__ != "builtins" and not file.startswith(_INSTALLED)
+
+
+def _seen(value: object, depth: int = 0) -> object:  # noqa: PLR0911  # one for each kind of value
     match value:
         case None | bool() | int() | str():
             return (type(value), value)
         case float():
             return value.hex()
         case list() | tuple() if len(value) <= _FOLLOWED:
-            return (type(value), [_seen(each) for each in value])
+            return (type(value), [_seen(each, depth) for each in value])
         case dict() if len(value) <= _FOLLOWED:
-            return [(_seen(key), _seen(each)) for key, each in value.items()]
+            return [(_seen(key), _seen(each, depth)) for key, each in value.items()]
         case Parameter():
             return _Object(value)
         case torch.Tensor() if not value.is_inference():
             return _Object(value, value._version)
+        case _ if depth < _DEPTH and is_users_object(value):
+            return (_Object(value), _seen(vars(value), depth + 1))
     return _Object(value)
 
 

@@ -2,8 +2,8 @@
 
 Attributes that are numbers, strings or tensors, or lists, tuples and dictionaries of these, such as
 the `p` of a dropout, become part of the state. Changes that cannot be transferred to another
-worker, such as a new layer or a hook, are refused. What modules change in themselves while they
-compute is ignored: many keep a cache.
+worker, such as a new layer, a hook or another attribute of an object, are refused. What modules
+change in themselves while they compute is ignored: many keep a cache.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ class ModuleTracker:
         for place, snapshot in self._snapshots().items():
             if place not in before or before[place] != snapshot:
                 name = ".".join(filter(None, place))
-                self.attributes[name] = encode(snapshot.value, f"attribute {name}")
+                try:
+                    self.attributes[name] = encode(snapshot.value, f"attribute {name}")
+                except JobError:
+                    # Its extra state may have it.
+                    if not _has_extra_state(dict(self._modules())[place[0]]):
+                        raise
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
         """Set the `attributes` that another worker or an earlier life of the run has changed."""
@@ -100,6 +105,12 @@ class ModuleTracker:
             for key, value in vars(module).items()
             if key not in _OF_EVERY_MODULE and not (key.startswith("_") and _is_torchs_own(module))
         }
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    kind = type(module)
+    saves_more = kind._save_to_state_dict is not nn.Module._save_to_state_dict
+    return saves_more or kind.get_extra_state is not nn.Module.get_extra_state
 
 
 def _is_torchs_own(module: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from holdfast.arena.json_values import ValueVersion, decode, encode, in_place
+from holdfast.arena.json_values import ValueVersion, decode, encode, in_place, is_users_object
 from holdfast.arena.nested_optimizers import all_of, groups_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries, plain_name
@@ -205,7 +205,8 @@ class UserState:
             if any(value is each for each in elsewhere):
                 continue
             own = key not in _OF_EVERY_OPTIMIZER and not (of_torch and key.startswith("_"))
-            if isinstance(value, int | float) or (own and isinstance(value, _FOLLOWED)):
+            is_followed = isinstance(value, _FOLLOWED) or is_users_object(value)
+            if isinstance(value, int | float) or (own and is_followed):
                 try:
                     attributes[key] = encode(value, f"{key} of the optimizer")
                 except JobError:
