@@ -29,7 +29,7 @@ class OptimizerValues:
         self._optimizers = optimizers
         self._parameters = parameters
         # Their names are tuples, since user code may use any string as a key.
-        self._names = {parameter: (name,) for name, parameter in parameters.items()}
+        self._names = {id(parameter): (name,) for name, parameter in parameters.items()}
 
     def capture(self) -> dict[str, Any]:
         """The values as JSON data, by the state that has them; without states that have none.
@@ -41,18 +41,18 @@ class OptimizerValues:
         for place, state in self._states():
             values = dict[Any, Any]()
             for key, value in state.items():
-                if isinstance(key, torch.Tensor) and (
-                    key not in self._names or not isinstance(value, dict)
-                ):
+                name = self._names.get(id(key))
+                if name is not None and isinstance(value, dict):
+                    if plain := _without_tensors(value):
+                        values[name] = plain
+                    continue
+                if isinstance(key, torch.Tensor):
                     raise JobError(
                         f"{place} keeps a {type(value).__name__} for a tensor of shape "
                         f"{tuple(key.shape)}; keep dictionaries for parameters, and the rest under "
                         "a name, such as optimizer.state['mean']"
                     )
-                if key not in self._names:
-                    values[key] = value
-                elif plain := _without_tensors(value):
-                    values[self._names[key]] = plain
+                values[key] = value
             if values:
                 captured[place] = encode(values, f"state of {place}")
         return captured
@@ -61,7 +61,7 @@ class OptimizerValues:
         """Take values that `capture` gave, in place of all present ones."""
         for place, state in self._states():
             for key in list(state):
-                if key in self._names:
+                if id(key) in self._names:
                     for name in _without_tensors(state[key]):
                         del state[key][name]
                 else:
