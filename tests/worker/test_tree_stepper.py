@@ -1,5 +1,9 @@
 """One worker's steps: what it computes next, and that a step gives the weights of plain PyTorch."""
 
+import copy
+import math
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +16,7 @@ from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
+from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.wire.channel import pair
 from holdfast.worker.agent_link import AgentLink
@@ -242,3 +247,155 @@ def test_a_lent_gradient_is_whole_when_a_new_plan_adds_shards_to_it(stepper, mod
     expected = [p.detach() - 0.1 * p.grad for p in other.parameters()]
     for parameter, value in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.detach(), value)
+
+
+def shard_with(stepper, model, change):
+    """Compute one shard, and change something after its backward pass."""
+    work = stepper.next_work()
+    stepper.begin_shard(work, seed=work.item.leaf)
+    stepper.backward(loss_of(model, work.item.leaf), 1 / SHARDS, scale=1)
+    change(model)
+    stepper.end_shard()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("0.weight", lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1)),
+        ("0.weight", lambda model: nn.utils.clip_grad_norm_(model.parameters(), math.inf)),
+        ("0.weight", lambda model: nn.utils.clip_grad_value_(model.parameters(), 0.1)),
+        ("2.bias", lambda model: setattr(model[2].bias, "grad", None)),
+        ("2.bias", lambda model: setattr(model[2].bias, "grad", torch.ones(1))),
+        ("2.bias", lambda model: setattr(model[2].bias.grad, "data", torch.ones(1))),
+        ("2.bias", lambda model: model[2].bias.grad.zero_()),
+        ("0.bias", lambda model: model[0].bias.grad.data.clamp_(-1, 1)),
+        ("0.bias", lambda model: model[0].bias.grad.detach().view(2, 2).mul_(2)),
+        ("0.weight", lambda model: model[0].weight.grad.t()[0].zero_()),
+        ("0.weight", lambda model: torch._foreach_mul_([model[0].weight.grad], 2)),
+        ("0.weight", lambda model: torch.neg(model[0].weight.detach(), out=model[0].weight.grad)),
+        ("2", lambda model: model(batch(0)[0]).sum().backward()),
+    ],
+)
+def test_a_changed_gradient_of_a_shard_is_refused(stepper, model, name, change):
+    with pytest.raises(JobError, match=f"{name}.* was changed after .*session.on_gradients"):
+        shard_with(stepper, model, change)
+
+
+@pytest.mark.parametrize(
+    "clear",
+    [
+        lambda optimizer, _: optimizer.zero_grad(),
+        lambda optimizer, _: optimizer.zero_grad(set_to_none=False),
+        lambda _, model: model.zero_grad(),
+        lambda _, model: [p.grad.data.zero_() for p in model.parameters()],
+    ],
+)
+def test_clearing_all_gradients_after_backward_changes_nothing(stepper, model, replica, clear):
+    while stepper.next_work():
+        shard_with(stepper, model, lambda model: clear(replica.optimizers[0], model))
+        assert all(parameter.grad is None for parameter in model.parameters())
+    stepper.commit(0, VOTE, scale=1)
+    other = model_of()
+    for shard in range(SHARDS):
+        (loss_of(other, shard) / SHARDS).backward()
+    for parameter, plain in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), plain.detach() - 0.1 * plain.grad)
+
+
+def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
+    kept = []
+
+    def read(model):
+        gradients = [p.grad for p in model.parameters()]
+        weight = model[0].weight.grad
+        flat = torch.cat([each.view(-1) for each in gradients])
+        torch.testing.assert_close(flat.norm(), nn.utils.get_total_norm(gradients))
+        sums = torch.zeros(4, 3).add_(weight**2)
+        assert sums.sum().sqrt().item() == pytest.approx(weight.norm().item())
+        for copied in (
+            copy.deepcopy(weight),
+            pickle.loads(pickle.dumps(weight)),
+            torch.tensor(weight.tolist()),
+            torch.from_numpy(weight.cpu().numpy()),
+        ):
+            assert copied.mul_(2).equal(2 * weight)
+        kept.append(weight)
+
+    while stepper.next_work():
+        shard_with(stepper, model, read)
+    other = model_of()
+    for shard, gradient in enumerate(kept):
+        other.zero_grad()
+        (loss_of(other, shard) / SHARDS).backward()
+        assert other[0].weight.grad.equal(gradient.clone())
+
+
+def test_a_gradient_hook_has_the_mean_gradient_and_the_last_word(stepper, model):
+    plain = model_of()
+    start = [each.detach().clone() for each in model.parameters()]
+
+    def change():
+        for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad)
+            mine.grad.fill_(0.5)
+        model[2].bias.grad = None
+
+    for shard in range(SHARDS):
+        (loss_of(plain, shard) / SHARDS).backward()
+    stepper.on_gradients = change
+    finish(stepper, model, 0)
+    *others, bias = zip(model.parameters(), start, strict=True)
+    assert bias[0].equal(bias[1])
+    for parameter, before in others:
+        assert parameter.equal(before.add(torch.full_like(before, 0.5), alpha=-0.1))
+
+
+class Fragile(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of memory (pretended)")
+
+
+def test_a_backward_pass_that_fails_adds_nothing_and_can_be_tried_again(stepper, model):
+    finish(stepper, model, 0)  # slots have an old gradient from here on
+    plain = copy.deepcopy(model)
+    while work := stepper.next_work():
+        leaf = work.item.leaf
+        stepper.begin_shard(work, seed=leaf)
+        with pytest.raises(RuntimeError, match="pretended"):
+            stepper.backward(Fragile.apply(loss_of(model, leaf)), 1 / SHARDS, scale=1)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        if leaf == 1:
+            stepper.buffers.begin()
+            stepper.backward(loss_of(model, leaf), 1 / SHARDS, scale=1)
+            with pytest.raises(JobError, match="called twice for one shard"):
+                stepper.backward(loss_of(model, leaf), 1 / SHARDS, scale=1)
+        stepper.end_shard()
+    committed = stepper.commit(1, VOTE, scale=1)
+    loss = loss_of(plain, 1)
+    assert committed.loss == pytest.approx(loss.item())
+    loss.backward()
+    assert committed.norm == pytest.approx(
+        float(nn.utils.get_total_norm([p.grad for p in plain.parameters()]))
+    )
+
+
+def test_a_shard_without_weight_adds_nothing_even_if_its_loss_is_not_a_number(stepper, model):
+    while work := stepper.next_work():
+        stepper.begin_shard(work, seed=work.item.leaf)
+        loss = loss_of(model, work.item.leaf)
+        first = work.item.leaf == 0
+        stepper.log({"accuracy": math.nan if first else 1.0})
+        stepper.backward(loss * math.nan if first else loss, 0 if first else 1, scale=1)
+        assert first == (float(model[0].weight.grad.norm()) == 0)
+        stepper.end_shard()
+    committed = stepper.commit(0, VOTE, scale=1)
+    plain = model_of()
+    losses = [loss_of(plain, shard).item() for shard in range(1, SHARDS)]
+    assert committed.loss == pytest.approx(sum(losses) / (SHARDS - 1))
+    assert committed.logged == {"accuracy": 1.0}
+    assert math.isfinite(committed.norm)

@@ -201,6 +201,21 @@ class Session:
             raise JobError("session.on_commit was called in the loop over shards; call it before")
         self._hooks.add(callback)
 
+    def on_gradients(self, callback: Callable[[], object]) -> None:
+        """Call `callback` on every worker once per step, in order, before the optimizers' step.
+
+        Clip, scale, drop or add noise here: `parameter.grad` is the mean gradient of the whole
+        batch, the same on all workers, after `clip_norm`, so that nothing that is added is clipped
+        away. Generators are seeded. A step that `non_finite` skips calls nothing. In the loop,
+        `parameter.grad` is the shard's part of the gradient, and can only be read.
+        """
+        self._main_only.refuse("on_gradients")
+        if self._loop is not None:
+            raise JobError(
+                "session.on_gradients was called in the loop over shards; call it before"
+            )
+        self._hooks.on_gradients.append(callback)
+
     def main_only(self, function: Callable[P, object]) -> Callable[P, None]:
         """A decorator for a function that only one worker runs, such as one that prints or draws.
 
@@ -346,8 +361,8 @@ class Session:
             JobError: The model is not attached, or `measure` or `metrics` gave something else.
         """
         self._main_only.refuse("evaluate")
-        if self._hooks.running:
-            raise JobError("session.evaluate belongs in the loop over shards, not in on_commit")
+        if self._hooks.running or self._hooks.in_gradients:
+            raise JobError("session.evaluate belongs in the loop over shards, not in a hook")
         self._member.join_once()
         if self._loop is not None and self._loop.is_checking:
             return self._followups.newest  # the other members are not at this call

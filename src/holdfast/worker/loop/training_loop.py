@@ -124,6 +124,8 @@ class TrainingLoop:
         # From here on an optimizer is stepped by the commit only.
         for optimizer in member.joined.replica.optimizers:
             optimizer.register_step_pre_hook(self._refuse_step)
+        if self._hooks.on_gradients:
+            self._stepper.on_gradients = self._call_gradient_hooks
         member.begin_loop(self._on_commit)
         if self._extended:
             self._extend_schedules()
@@ -154,10 +156,11 @@ class TrainingLoop:
             status.enter(Phase.LEFT)
 
     def _refuse_step(self, *_: object) -> None:
-        """Raises: JobError: User code steps an optimizer in the loop over shards."""
-        if self.shard is not None:
+        """Raises: JobError: User code steps an optimizer in the loop, or in a gradient hook."""
+        if self.shard is not None or self._hooks.in_gradients:
             raise JobError(
-                "optimizer.step() was called in the loop over session.shards; remove it: the "
+                "optimizer.step() was called in the loop over session.shards, or in a function "
+                "given to session.on_gradients; remove it: the "
                 "optimizer is stepped when all shards of the step have called session.backward"
             )
 
@@ -407,4 +410,10 @@ class TrainingLoop:
             self._state.call_user_code(self._hooks.call)
         for schedule in self._hooks.schedules:
             schedule.advance(step)
+        self._status.enter(before)
+
+    def _call_gradient_hooks(self) -> None:
+        before = self._status.enter(Phase.FORWARD)
+        seed_everything(seed_for("gradients", self._job.seed, self._progress.step))
+        self._state.call_user_code(self._hooks.call_on_gradients)
         self._status.enter(before)

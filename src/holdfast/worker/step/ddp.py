@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
+from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import check_logged_count, check_loss
 from holdfast.worker.step.stepper import StepContext, Work
 
@@ -121,6 +122,10 @@ class DdpStepper:
         self._weight: float | None = None
         self._done = False
         self._logged: dict[str, float] = {}
+        self._parameters = list(replica.parameters.values())
+        self._gradients: list[torch.Tensor | None] = []
+        self._shown = ShardGradients(list(replica.parameters), self._parameters, replica.optimizers)
+        self.on_gradients: Callable[[], object] | None = None
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
@@ -133,7 +138,8 @@ class DdpStepper:
     def restart(self) -> None:
         """Implements `Stepper.restart`."""
         self.buffers.begin()
-        self._replica.model.zero_grad()
+        self._shown.forget()
+        self._gradients = []
         self._done = False
 
     abandon = restart
@@ -180,10 +186,11 @@ class DdpStepper:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
-        if scale != 1:
-            for parameter in self._replica.parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1 / scale)
+        self._gradients = [parameter.grad for parameter in self._parameters]
+        for gradient in self._gradients:
+            if scale != 1 and gradient is not None:
+                gradient.mul_(1 / scale)
+        self._shown.show(self._gradients)
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
@@ -198,6 +205,7 @@ class DdpStepper:
                 "with sync=ddp, every worker must call session.backward for every batch: "
                 "to skip a batch, give it the weight 0"
             )
+        self._shown.end()
         self._done = True
         changed = self.buffers.write_to(self._slot, self._weight)
         self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
@@ -216,11 +224,15 @@ class DdpStepper:
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         check_user_states(self._group, reduced)
         self._replicas.check(step, reduced.replica_digests)
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
         # The gradient is averaged already, the same on all workers, so each computes the same norm.
         norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)
         if is_finite(norm):
+            if self.on_gradients is not None:
+                self.on_gradients()
             self._replica.step_optimizers()
             self._replica.capture_optimizers()
             self.buffers.take(self._root, reduced.used.tolist(), reduced.kept)

@@ -10,7 +10,7 @@ A new way to compute a step (sharded optimizer state, a pipeline) is another imp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,11 +65,14 @@ class Stepper(Protocol):
         needs_every_worker: True if every worker computes something in every step. Then one without
             samples computes a batch of others' samples, with a weight of 0.
         buffers: The model's buffers.
+        on_gradients: Called in every commit once `parameter.grad` is the step's clipped gradient,
+            before the optimizers are stepped.
     """
 
     work_items: Sequence[WorkItem]
     needs_every_worker: bool
     buffers: Buffers
+    on_gradients: Callable[[], object] | None
 
     def assign(self, step: int, plan: Plan) -> None:
         """Compute by `plan` from `step` on."""

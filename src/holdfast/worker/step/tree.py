@@ -12,7 +12,7 @@ both are there. The reduction leaves its result in the root slot, from where the
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ from holdfast.worker.step.commit import (
     not_finite,
 )
 from holdfast.worker.step.recheck import Recheck
+from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     CurrentShard,
     PartialSums,
@@ -79,6 +80,8 @@ class TreeStepper:
         self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
+        self._shown = ShardGradients(self._names, self._parameters, replica.optimizers)
+        self.on_gradients: Callable[[], object] | None = None
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
         self._members = group.members
@@ -168,22 +171,32 @@ class TreeStepper:
                 "session.backward was called twice for one shard; add the losses and call it once"
             )
         check_loss(loss)
-        # Noted before autograd runs: a second call must be refused even if this one fails.
-        shard.weight = weight
-        shard.slot.stats[WEIGHT] = weight
-        value = loss.detach().double()
         self._check_no_gradients()
+        # A second call is refused from here on, unless this one fails.
+        shard.weight = weight
+        if not weight:  # the loss may be NaN, and 0 x NaN is not 0
+            zeros = [p.detach().new_zeros(()).expand(p.shape) for p in self._parameters]
+            self._shown.show(zeros)
+            return
         inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
         before = self._status.enter(Phase.BACKWARD)
         # Autograd gives weight x scale x gradient: no pass over the gradient applies the weight.
-        torch.autograd.backward(loss * (weight * scale), inputs=inputs)
+        try:
+            torch.autograd.backward(loss * (weight * scale), inputs=inputs)
+        except Exception:
+            # User code may catch it: the part that autograd has computed never counts.
+            shard.weight = None
+            self._shown.forget()
+            self._status.enter(before)
+            raise
         self._status.enter(Phase.COLLECT)
-        shard.slot.stats[LOSS] = weight * value  # waits for a GPU
+        shard.slot.stats[WEIGHT] = weight
+        shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
         self._failpoints.at_gradient(self._parameters)
-        if shard.discarded:
-            self._forget_gradients()
-        else:
-            self._collect(shard, scale)
+        gradients = self._unscaled_gradients(scale)
+        if not shard.discarded:
+            self._collect(shard, gradients)
+        self._shown.show(gradients)
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
@@ -200,12 +213,16 @@ class TreeStepper:
         if not self._all_fired(shard):
             self._casts.forget()
         if shard.discarded:
-            self._forget_gradients()
-        elif shard.verify_only:
-            self._current_sums.give_back(shard.number)
-            self._verifier.record(shard.leaf, self._digest(shard))
-        elif shard.weight is None:
+            self._shown.forget()
+            return
+        if shard.weight is None:
             self._check_no_gradients()
+        else:
+            self._shown.end()
+        if shard.verify_only:
+            self._current_sums.give_back(shard.number)
+            self._verifier.record(shard.leaf, self._digest(shard) if shard.weight else None)
+        elif not shard.weight:
             self._current_sums.give_back(shard.number)
             self._current_sums.enter(shard.leaf, tree.EMPTY)
         else:
@@ -230,7 +247,7 @@ class TreeStepper:
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
         self._shard = None
-        self._forget_gradients()
+        self._shown.forget()
         self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
@@ -315,17 +332,19 @@ class TreeStepper:
         gradients = self._sections.private_gradients
         if self._replica.flat.device.type != "cpu":
             gradients = self._root_gradients
-        elif not self._optimizer_reads_only:
+        elif self.on_gradients is not None or not self._optimizer_reads_only:
             gradients = [gradient.clone() for gradient in self._root_gradients]
         # Autograd counts writes: so it is known afterwards whether the optimizer has made any.
         versions = [gradient._version for gradient in gradients]
         # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
         for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=False):
             parameter.grad = gradient.to(parameter.device, non_blocking=True) if was_used else None
+        if self.on_gradients is not None:
+            self.on_gradients()
         self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
-        self._forget_gradients()
+        self._shown.forget()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
         self.buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
@@ -360,19 +379,22 @@ class TreeStepper:
             float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
         )
 
-    def _collect(self, shard: CurrentShard, scale: int) -> None:
-        """Move the gradients that autograd has computed into the shard's slot, or lend them."""
+    def _unscaled_gradients(self, scale: int) -> list[torch.Tensor | None]:
+        """The gradients that autograd has computed, by parameter."""
         gradients = [parameter.grad for parameter in self._parameters]
-        self._forget_gradients()
         found = [gradient for gradient in gradients if gradient is not None]
         if any(gradient.is_sparse for gradient in found):
             raise JobError("sparse gradients cannot be reduced; build with sparse=False")
-        shard.fired = [gradient is not None for gradient in gradients]
         # A power of two: the division changes no bit, unless a gradient is too small for float32.
         if scale != 1 and found:
             torch._foreach_mul_(found, 1 / scale)
+        return gradients
+
+    def _collect(self, shard: CurrentShard, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Move gradients into the shard's slot, or lend them."""
+        shard.fired = [gradient is not None for gradient in gradients]
         if shard.verify_only or self._verifier.checks(shard.leaf):
-            shard.raw_gradients = found
+            shard.raw_gradients = [gradient for gradient in gradients if gradient is not None]
         if shard.verify_only:
             return
         if shard.lends_gradients:
@@ -380,10 +402,11 @@ class TreeStepper:
         else:
             shard.slot.write_gradients(gradients)
 
-    def _forget_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
     def _check_no_gradients(self) -> None:
-        if any(parameter.grad is not None for parameter in self._parameters):
-            raise JobError("call session.backward(loss) instead of loss.backward()")
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if parameter.grad is not None:
+                raise JobError(
+                    f"{name} has a gradient that session.backward has not computed; call "
+                    "session.backward(loss) instead of loss.backward(), and change gradients in "
+                    "a function given to session.on_gradients"
+                )

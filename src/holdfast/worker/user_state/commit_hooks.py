@@ -11,13 +11,17 @@ class CommitHooks:
     """The commit hooks of one worker.
 
     Attributes:
-        running: True if a callback is running.
+        running: True if a commit hook is running.
+        in_gradients: True if a gradient hook is running.
+        on_gradients: Gradient hooks, which are called before the optimizers are stepped.
         schedules: Set the learning rates, one for each optimizer.
     """
 
     def __init__(self) -> None:
         self.running = False
+        self.in_gradients = False
         self.schedules: list[Schedule] = []
+        self.on_gradients: list[Callable[[], object]] = []
         self._callbacks: list[Callable[[], object]] = []
 
     def add(self, callback: Callable[[], object]) -> None:
@@ -42,3 +46,12 @@ class CommitHooks:
                 callback()
         finally:
             self.running = False
+
+    def call_on_gradients(self) -> None:
+        """Call all gradient hooks."""
+        self.in_gradients = True
+        try:
+            for callback in self.on_gradients:
+                callback()
+        finally:
+            self.in_gradients = False

@@ -1,0 +1,106 @@
+"""Tasks that change gradients, as plain PyTorch programs do."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+X = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
+Y = X.argmax(1) % 3
+DATA = TensorDataset(X, Y)
+
+
+def network():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def train_on(session, model, **keys):
+    for shard in session.shards(DATA, **keys):
+        killed_once(session, shard.step)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def killed_once(session, step):
+    """Have one worker die once in a step, if `params.mark` is there."""
+    if step == 3 and "mark" in session.job.params:
+        with suppress(FileNotFoundError):
+            Path(session.job.params["mark"]).unlink()
+            os.abort()
+
+
+def clips_after_backward(session):
+    model, _ = session.attach(network, momentum)
+    for x, y in session.shards(DATA):
+        session.backward(F.cross_entropy(model(x), y))
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
+def clips_in_a_hook(session):
+    model, _ = session.attach(network, momentum)
+    session.on_gradients(lambda: clip(model))
+    train_on(session, model)
+
+
+def clip(model):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    *_, bias = model.parameters()
+    bias.grad = None
+
+
+def doubles(session):
+    model, _ = session.attach(network, momentum)
+    session.on_gradients(lambda: [p.grad.mul_(2) for p in model.parameters()])
+    train_on(session, model)
+
+
+def adds_noise(session):
+    model, _ = session.attach(network, momentum)
+
+    def noise():
+        clip(model)
+        for each in (model[0].weight.grad, model[0].bias.grad):
+            each.add_(0.01 * torch.randn_like(each))
+
+    session.on_gradients(noise)
+    train_on(session, model, epochs=2)
+
+
+def draws_alone(session):
+    model, _ = session.attach(network, momentum)
+    session.on_gradients(lambda: model[0].bias.grad.add_(int.from_bytes(os.urandom(4)) / 2**32))
+    train_on(session, model, epochs=100)
+
+
+def raises_in_a_hook(session):
+    model, _ = session.attach(network, momentum)
+
+    def fail():
+        if session.step == 2:
+            raise ValueError("odd gradients")
+
+    session.on_gradients(fail)
+    train_on(session, model)
+
+
+def steps_in_a_hook(session):
+    model, optimizer = session.attach(network, momentum)
+    session.on_gradients(optimizer.step)
+    train_on(session, model)
+
+
+def clips_two_models(session):
+    first, _ = session.attach(lambda: nn.Linear(6, 6), momentum, name="first")
+    second, _ = session.attach(lambda: nn.Linear(6, 3), momentum, name="second")
+    both = nn.ModuleList([first, second])
+    session.on_gradients(lambda: nn.utils.clip_grad_norm_(both.parameters(), 0.1))
+    for x, y in session.shards(DATA):
+        session.backward(F.cross_entropy(second(first(x)), y))

@@ -1,0 +1,90 @@
+"""Gradients that a program changes or reads, losses, and kinds of parameters: right, or refused."""
+
+import gradients_tasks as tasks
+import pytest
+import torch
+import torch.nn.functional as F
+
+import holdfast
+from conftest import events_of
+from holdfast.errors import JobError, ReplicaError, WorkerFailed
+
+pytestmark = pytest.mark.slow
+
+JOB = {"batch": 32, "shards": 4, "epochs": 1}
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """The weights that a task ends with: `weights(task, key=value, …) -> state dict`."""
+    count = 0
+
+    def of(task, **keys):
+        nonlocal count
+        count += 1
+        return holdfast.train(task, JOB | keys, run_dir=tmp_path / f"run-{count}").state_dict()
+
+    return of
+
+
+def assert_same_bits(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sync", ["tree", "ddp"])
+def test_clipping_a_shards_gradient_is_refused(weights, sync):
+    with pytest.raises(JobError, match=r"0.weight was changed after .*, or set clip_norm to clip"):
+        weights(tasks.clips_after_backward, workers=2, sync=sync)
+
+
+def test_a_gradient_hook_changes_the_mean_gradient_of_the_batch(weights):
+    keys = {"batch": 96, "epochs": 3}
+    one = weights(tasks.clips_in_a_hook, **keys)
+    assert_same_bits(weights(tasks.clips_in_a_hook, workers=2, **keys), one)
+    plain = tasks.network()
+    optimizer = tasks.momentum(plain.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(plain(tasks.X), tasks.Y).backward()
+        tasks.clip(plain)
+        optimizer.step()
+    torch.testing.assert_close(dict(one), plain.state_dict())
+    ddp = weights(tasks.clips_in_a_hook, workers=2, sync="ddp", **keys)
+    torch.testing.assert_close(dict(ddp), plain.state_dict())
+
+
+def test_clip_norm_comes_before_a_gradient_hook(weights):
+    keys = {"batch": 96, "epochs": 1, "clip_norm": 0.01}
+    found = weights(tasks.doubles, **keys)
+    start = tasks.network().state_dict()
+    moved = torch.cat([(found[name] - start[name]).view(-1) for name in start]).norm()
+    torch.testing.assert_close(float(moved), 0.1 * 2 * 0.01, rtol=1e-3, atol=0)
+
+
+def test_a_gradient_hook_draws_the_same_noise_on_all_workers_and_after_a_kill(weights, tmp_path):
+    one = weights(tasks.adds_noise)
+    (tmp_path / "mark").touch()
+    killed = weights(tasks.adds_noise, workers=2, params={"mark": str(tmp_path / "mark")})
+    assert_same_bits(killed, one)
+    assert events_of(tmp_path / "run-2", "worker-exited")
+
+
+def test_gradients_of_several_models_are_clipped_together(weights):
+    assert_same_bits(weights(tasks.clips_two_models, workers=2), weights(tasks.clips_two_models))
+
+
+def test_a_hook_that_changes_gradients_on_each_worker_alone_is_noticed(weights):
+    with pytest.raises((ReplicaError, WorkerFailed, JobError), match="replica"):
+        weights(tasks.draws_alone, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        (tasks.raises_in_a_hook, WorkerFailed, "raised ValueError: odd gradients"),
+        (tasks.steps_in_a_hook, JobError, "function given to session.on_gradients; remove it"),
+    ],
+)
+def test_errors_in_a_gradient_hook_end_the_run(weights, task, error, message):
+    with pytest.raises(error, match=message):
+        weights(task, workers=2)
