@@ -124,7 +124,7 @@ class DdpStepper:
         self._logged: dict[str, float] = {}
         self._parameters = list(replica.parameters.values())
         self._gradients: list[torch.Tensor | None] = []
-        self._shown = ShardGradients(list(replica.parameters), self._parameters, replica.optimizers)
+        self._shown = ShardGradients(replica.parameters, replica.optimizers)
         self.on_gradients: Callable[[], object] | None = None
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's

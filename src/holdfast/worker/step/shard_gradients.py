@@ -1,15 +1,13 @@
 """Shard gradients: `parameter.grad` from `session.backward` to the end of the shard.
 
-    backward ─▶ show: a stand-in for each gradient ─▶ (user code) ─▶ end ─▶ None
-
 A shard's gradient is a part of the step's. Clipped or changed part by part, the sum would depend on
-the number of shards, so a stand-in can be read only. It detects writes by the operators that
-PyTorch dispatches, so no pass over a gradient is needed.
+the number of shards, so `parameter.grad` is a stand-in that can only be read. It detects writes by
+the operators that PyTorch dispatches, so no pass over a gradient is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -24,36 +22,34 @@ _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 
 
 class ShardGradients:
-    """The stand-ins of one worker's parameters.
+    """The gradients of one worker's parameters, as user code sees them.
 
     Args:
-        names, parameters: The trained parameters.
-        optimizers: Their optimizers, which clear all of their gradients or none.
+        parameters: The trained parameters by name.
+        optimizers: Their optimizers.
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        parameters: Sequence[nn.Parameter],
-        optimizers: Iterable[Optimizer],
+        self, parameters: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
     ) -> None:
-        self._names = names
         self._parameters = parameters
-        self._shown: list[_StandIn | None] = []
-        self._zeroed: set[int] = set()
-        held = [{id(p) for g in each.param_groups for p in g["params"]} for each in optimizers]
-        self._groups = [
-            [place for place, p in enumerate(parameters) if id(p) in own] for own in held
-        ]
+        self._shown: dict[str, _StandIn] = {}
+        owners = {
+            id(p): at
+            for at, o in enumerate(optimizers)
+            for g in o.param_groups
+            for p in g["params"]
+        }
+        self._groups: dict[int | None, list[str]] = {}
+        for name, parameter in parameters.items():
+            self._groups.setdefault(owners.get(id(parameter)), []).append(name)
 
-    def show(self, gradients: Sequence[torch.Tensor | None]) -> None:
+    def show(self, gradients: Iterable[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
-        self._shown = [
-            None if gradient is None else _StandIn(gradient, name, self._zeroed)
-            for name, gradient in zip(self._names, gradients, strict=True)
-        ]
-        for parameter, shown in zip(self._parameters, self._shown, strict=True):
-            parameter.grad = shown
+        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
+            parameter.grad = None
+            if gradient is not None:
+                self._shown[name] = parameter.grad = _StandIn(gradient, name, cleared=False)
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -61,31 +57,29 @@ class ShardGradients:
         Raises:
             JobError: User code has replaced some, or cleared only some of an optimizer's.
         """
-        found = [parameter.grad for parameter in self._parameters]
-        if self._zeroed or any(a is not b for a, b in zip(found, self._shown, strict=True)):
-            self._check(found)
+        for group in self._groups.values():
+            cleared = [name for name in group if self._is_cleared(name)]
+            # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
+            if cleared and len(cleared) < sum(name in self._shown for name in group):
+                raise _changed(cleared[0])
         self.forget()
 
     def forget(self) -> None:
         """Leave no gradient in any parameter."""
-        for parameter in self._parameters:
+        for parameter in self._parameters.values():
             parameter.grad = None
-        self._shown = []
-        self._zeroed.clear()
+        self._shown.clear()
 
-    def _check(self, found: Sequence[torch.Tensor | None]) -> None:
-        cleared = [
-            shown is not None and (gradient is None or id(shown) in self._zeroed)
-            for gradient, shown in zip(found, self._shown, strict=True)
-        ]
-        for place, (gradient, shown) in enumerate(zip(found, self._shown, strict=True)):
-            if gradient is not shown and not cleared[place]:
-                raise _changed(self._names[place])
-        # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
-        for group in self._groups:
-            odd = [place for place in group if cleared[place]]
-            if odd and len(odd) < sum(self._shown[place] is not None for place in group):
-                raise _changed(self._names[odd[0]])
+    def _is_cleared(self, name: str) -> bool:
+        shown = self._shown.get(name)
+        gradient = self._parameters[name].grad
+        if gradient is not None and gradient is not shown:
+            raise _changed(name)
+        return shown is not None and (gradient is None or bool(shown.cleared))
+
+
+def _on_a_copy(method: str) -> Callable[..., Any]:
+    return lambda self, *args, **keys: getattr(torch.clone(self), method)(*args, **keys)
 
 
 class _StandIn(torch.Tensor):
@@ -94,22 +88,27 @@ class _StandIn(torch.Tensor):
     Attributes:
         held: The values.
         of: The parameter's name.
-        zeroed: Takes the id of each stand-in that is set to zero; None for a view.
+        cleared: True if user code has set it to zero; None for a view.
     """
 
     held: torch.Tensor
     of: str
-    zeroed: set[int] | None
+    cleared: bool | None
     __torch_function__: Any = torch._C._disabled_torch_function_impl
+    # PyTorch refuses these for a subclass.
+    numpy = _on_a_copy("numpy")
+    tolist = _on_a_copy("tolist")
+    __deepcopy__ = _on_a_copy("__deepcopy__")
+    __reduce_ex__ = _on_a_copy("__reduce_ex__")
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, of: str, zeroed: set[int] | None) -> _StandIn:
+    def __new__(cls, held: torch.Tensor, of: str, cleared: bool | None) -> _StandIn:
         made: _StandIn = torch.Tensor._make_wrapper_subclass(
             cls, held.shape, strides=held.stride(), dtype=held.dtype, device=held.device
         )
         made.held = held
         made.of = of
-        made.zeroed = zeroed
+        made.cleared = cleared
         return made
 
     @classmethod
@@ -120,34 +119,19 @@ class _StandIn(torch.Tensor):
         given = dict(zip((each.name for each in schema.arguments), args, strict=False))
         given |= kwargs or {}
         written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
-        targets = [
-            target
-            for name in written
-            for target in tree_leaves(given.get(name))
-            if isinstance(target, cls)
-        ]
-        if targets:
-            return cls._write(schema.name, targets)
-        source = next(each for each in tree_leaves(given) if isinstance(each, cls))
-        plain_args, plain_kwargs = tree_map_only(cls, lambda s: s.held, (args, kwargs or {}))
-        result = func(*plain_args, **plain_kwargs)
+        targets = [each for name in written for each in tree_leaves(given.get(name))]
+        for target in (each for each in targets if isinstance(each, cls)):
+            if schema.name not in _CLEARING or target.cleared is None:
+                raise _changed(target.of)
+            target.cleared = True
+            target.held = torch.zeros_like(target.held)
+        own = [each for each in tree_leaves(given) if isinstance(each, cls)]
+        plain = tree_map_only(cls, lambda stand_in: stand_in.held, (args, kwargs or {}))
+        result = func(*plain[0], **plain[1])
         # A view shares memory with the gradient, so it cannot be changed either.
         if not written and any(each.alias_info for each in schema.returns):
-            return tree_map_only(torch.Tensor, lambda view: cls(view, source.of, None), result)
+            return tree_map_only(torch.Tensor, lambda view: cls(view, own[0].of, None), result)
         return result
-
-    @staticmethod
-    def _write(operator: str, targets: Sequence[_StandIn]) -> _StandIn | None:
-        """Take note of gradients that are set to zero; refuse all else.
-
-        Raises:
-            JobError: They are changed in another way.
-        """
-        for target in targets:
-            if operator not in _CLEARING or target.zeroed is None:
-                raise _changed(target.of)
-            target.zeroed.add(id(target))
-        return targets[0] if operator == "aten::zero_" else None
 
     @property
     def data(self) -> _StandIn:
@@ -157,26 +141,8 @@ class _StandIn(torch.Tensor):
     def data(self, _: torch.Tensor) -> None:
         raise _changed(self.of)
 
-    # What PyTorch does not do for a subclass, on a copy.
-
-    def numpy(self, *, force: bool = False) -> Any:
-        return self._copy().numpy(force=force)
-
-    def tolist(self) -> Any:
-        return self._copy().tolist()
-
-    def __deepcopy__(self, memo: object) -> torch.Tensor:
-        return self._copy()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._copy().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
-
-    def _copy(self) -> torch.Tensor:
-        return torch.clone(self)
-
 
 def _changed(name: str) -> JobError:
-    """The error for code that changes the gradient of a parameter."""
     return JobError(
         f"the gradient of {name} was changed after session.backward, where it is one shard's part "
         "of the step's gradient; change the whole one in a function given to session.on_gradients, "

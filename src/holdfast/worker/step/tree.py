@@ -80,7 +80,8 @@ class TreeStepper:
         self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
-        self._shown = ShardGradients(self._names, self._parameters, replica.optimizers)
+        trained = dict(zip(self._names, self._parameters, strict=True))
+        self._shown = ShardGradients(trained, replica.optimizers)
         self.on_gradients: Callable[[], object] | None = None
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
