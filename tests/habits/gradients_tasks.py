@@ -104,3 +104,79 @@ def clips_two_models(session):
     session.on_gradients(lambda: nn.utils.clip_grad_norm_(both.parameters(), 0.1))
     for x, y in session.shards(DATA):
         session.backward(F.cross_entropy(second(first(x)), y))
+
+
+class Turned(nn.Module):
+    """Rotary frequencies as a complex buffer, and complex weights if `trains`."""
+
+    def __init__(self, *, persistent=False, trains=False):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        turns = torch.polar(torch.ones(3), torch.arange(3.0))
+        if trains:
+            self.turns = nn.Parameter(turns)
+        else:
+            self.register_buffer("turns", turns, persistent=persistent)
+
+    def forward(self, x):
+        turned = torch.view_as_complex(self.first(x).view(-1, 3, 2)) * self.turns
+        return self.last(torch.view_as_real(turned).reshape(-1, 6))
+
+
+class Halves(nn.Module):
+    """Layers in float32, bfloat16 and float16, an empty parameter, and buffers of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6, dtype=torch.bfloat16)
+        self.third = nn.Linear(6, 3, dtype=torch.float16)
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mask", torch.tensor([True, False, True, True, True, True]))
+        self.register_buffer("nothing", torch.zeros(0))
+
+    def forward(self, x):
+        self.count += 1
+        x = self.second((self.first(x) * self.mask).bfloat16())
+        return self.third(x.half()).float() + self.empty.sum()
+
+
+class Embedded(nn.Module):
+    """A sparse embedding whose rows repeat in a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(10, 4, sparse=True)
+        self.tied = nn.Linear(4, 4)
+        self.also = self.tied
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        rows = self.rows((x.abs() * 4).long().clamp(max=9))
+        return self.last(self.also(torch.tanh(self.tied(rows.mean(1)))))
+
+
+KINDS = {
+    "complex buffer": (Turned, torch.optim.AdamW),
+    "saved complex buffer": (lambda: Turned(persistent=True), torch.optim.AdamW),
+    "complex weights": (lambda: Turned(trains=True), torch.optim.Adam),
+    "float64": (lambda: network().double(), torch.optim.AdamW),
+    "halves": (Halves, torch.optim.SGD),
+    "sparse gradient": (Embedded, torch.optim.SGD),
+    "SparseAdam": (Embedded, torch.optim.SparseAdam),
+    "LBFGS": (network, torch.optim.LBFGS),
+}
+
+
+def of_a_kind(session):
+    build, optimizer = KINDS[session.job.params["kind"]]
+    model, _ = session.attach(build, lambda p: optimizer(p, lr=0.02))
+    for shard in session.shards(DATA):
+        killed_once(session, shard.step)
+        session.backward(loss_of(model, shard.x, shard.y))
+
+
+def loss_of(model, x, y):
+    is_double = next(model.parameters()).dtype is torch.float64
+    return F.cross_entropy(model(x.double() if is_double else x), y)

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 import holdfast
 from conftest import events_of
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, ReplicaError, WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -88,3 +90,37 @@ def test_a_hook_that_changes_gradients_on_each_worker_alone_is_noticed(weights):
 def test_errors_in_a_gradient_hook_end_the_run(weights, task, error, message):
     with pytest.raises(error, match=message):
         weights(task, workers=2)
+
+
+KINDS = [
+    pytest.param(kind, marks=[] if number in (0, 2, 5) else pytest.mark.full)
+    for number, kind in enumerate([*tasks.KINDS][:-2])
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_tensors_train_as_in_plain_pytorch(weights, tmp_path, kind):
+    keys = {"epochs": 4, "batch": 96, "params": {"kind": kind}}
+    one = dict(weights(tasks.of_a_kind, **keys))
+    keys["params"]["mark"] = str(tmp_path / "mark")
+    (tmp_path / "mark").touch()
+    keys |= {"on_failure": "restart", "checkpoint": {"every_steps": 2, "busy": "wait"}}
+    assert_same_bits(dict(weights(tasks.of_a_kind, workers=2, **keys)), one)
+    assert [e["step"] for e in events_of(tmp_path / "run-2", "generation-started")] == [0, 2]
+    build, optimizer = tasks.KINDS[kind]
+    seed_everything(seed_for("attach", 0))
+    plain = build()
+    steps = optimizer(plain.parameters(), lr=0.02)
+    for _ in range(4):
+        steps.zero_grad()
+        tasks.loss_of(plain, tasks.X, tasks.Y).backward()
+        steps.step()
+    for name, value in plain.state_dict().items():
+        if value.is_floating_point() or value.is_complex():
+            torch.testing.assert_close(one[name], value, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["SparseAdam", "LBFGS"])
+def test_optimizers_of_other_kinds_are_refused_by_name(weights, kind):
+    with pytest.raises(JobError, match=f"{kind} cannot be used: .*; use another optimizer"):
+        weights(tasks.of_a_kind, params={"kind": kind})

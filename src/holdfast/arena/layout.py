@@ -19,7 +19,7 @@ may choose their code path by alignment, so it must not differ from run to run."
 
 ITEM_BYTES: Final = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+    "C64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 """Bytes an element takes, by safetensors' name of its dtype."""
 

@@ -16,6 +16,7 @@ from holdfast.errors import JobError
 
 DTYPES: Final = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "C64": torch.complex64,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
@@ -34,6 +35,11 @@ def field_of(name: str, tensor: torch.Tensor) -> Field:
         known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
         raise JobError(f"{name} has dtype {tensor.dtype}; use one of {known}")
     return Field(name, _NAMES[tensor.dtype], tuple(tensor.shape))
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or a complex one as pairs of real numbers."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def view(flat: torch.Tensor, entry: Entry) -> torch.Tensor:

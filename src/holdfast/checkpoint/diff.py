@@ -24,7 +24,7 @@ from holdfast.checkpoint.unlock import unlocked
 
 _VALUES: Final = {
     "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-    "U8": "u1", "BOOL": "u1",
+    "U8": "u1", "BOOL": "u1", "C64": "c8",
 }  # fmt: skip
 """numpy's dtype of each dtype but BF16, which numpy has not."""
 
@@ -165,10 +165,10 @@ class _Compared:
         self._max_abs = float(np.maximum(self._max_abs, distance.max()))
 
 
-def _values(data: memoryview, dtype: str) -> npt.NDArray[np.float64]:
+def _values(data: memoryview, dtype: str) -> npt.NDArray[np.float64 | np.complex128]:
     if dtype == "BF16":  # the upper half of a float32
         return (np.frombuffer(data, "u2").astype("u4") << 16).view("f4").astype("f8")
-    return np.frombuffer(data, _VALUES[dtype]).astype("f8")
+    return np.frombuffer(data, _VALUES[dtype]).astype("c16" if dtype == "C64" else "f8")
 
 
 def _entries(manifest: Manifest) -> list[Entry]:

@@ -8,7 +8,8 @@ A partial sum holds, for its shards together,
     kept    integer buffers, names of the logged values            (those of the first shard)
 
 All of it is in one flat layout, so a partial sum is a range of bytes that any worker of the host
-can read. The division by the whole weight comes last, at the root of the tree.
+can read. The division by the whole weight comes last, at the root of the tree. Complex numbers are
+pairs of real ones.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from holdfast.arena.layout import ALIGNMENT, ITEM_BYTES, Field, Layout
 from holdfast.arena.tensors import (
     DTYPES,
+    as_real,
     copy_past_cache,
     field_of,
     pack_by_dtype,
@@ -62,12 +64,16 @@ class SlotLayout:
     def __init__(
         self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
     ) -> None:
-        averaged = {name: b for name, b in buffers.items() if b.is_floating_point()}
+        averaged = {name: b for name, b in buffers.items() if as_real(b).is_floating_point()}
         self.kept_names = tuple(name for name in buffers if name not in averaged)
         self.parameter_names = tuple(parameters)
         self.buffer_names = tuple(averaged)
-        gradients = pack_by_dtype(field_of(f"gradient.{n}", p) for n, p in parameters.items())
-        averages = pack_by_dtype(field_of(f"buffer.{n}", b) for n, b in averaged.items())
+        added = {f"gradient.{name}": p for name, p in parameters.items()}
+        added |= {f"buffer.{name}": b for name, b in averaged.items()}
+        self.complex_names = [name for name, tensor in added.items() if tensor.is_complex()]
+        fields = [field_of(name, as_real(tensor.detach())) for name, tensor in added.items()]
+        gradients = pack_by_dtype(fields[: len(parameters)])
+        averages = pack_by_dtype(fields[len(parameters) :])
         # Gradients first, then buffers: so `sums` is one range at the start, and the blocks of
         # gradients are the first blocks.
         self.layout = Layout.pack(
@@ -150,6 +156,7 @@ class Slot:
 
     def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
         at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
+        at |= {name: torch.view_as_complex(at[name]) for name in layout.complex_names}
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
         self.kept = [at[f"kept.{name}"] for name in layout.kept_names]

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 
 from holdfast.arena.memory import Word
+from holdfast.arena.tensors import as_real
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import Reduced
@@ -143,7 +144,7 @@ def not_finite(
         gradients: By parameter.
         advice: Known cause, or a place to look for it.
     """
-    norms = {name: float(value.double().norm()) for name, value in gradients.items()}
+    norms = {name: float(as_real(value).double().norm()) for name, value in gradients.items()}
     # Every norm may be finite although that of all together is not: then the largest one is named.
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])

@@ -382,10 +382,9 @@ class TreeStepper:
 
     def _unscaled_gradients(self, scale: int) -> list[torch.Tensor | None]:
         """The gradients that autograd has computed, by parameter."""
-        gradients = [parameter.grad for parameter in self._parameters]
+        grads = [parameter.grad for parameter in self._parameters]
+        gradients = [None if gradient is None else _plain(gradient) for gradient in grads]
         found = [gradient for gradient in gradients if gradient is not None]
-        if any(gradient.is_sparse for gradient in found):
-            raise JobError("sparse gradients cannot be reduced; build with sparse=False")
         # A power of two: the division changes no bit, unless a gradient is too small for float32.
         if scale != 1 and found:
             torch._foreach_mul_(found, 1 / scale)
@@ -411,3 +410,10 @@ class TreeStepper:
                     "session.backward(loss) instead of loss.backward(), and change gradients in "
                     "a function given to session.on_gradients"
                 )
+
+
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient with all of its elements in memory: dense, and not to be conjugated."""
+    if gradient.is_sparse:
+        return gradient.coalesce().to_dense()
+    return gradient.resolve_conj()
