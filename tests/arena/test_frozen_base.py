@@ -96,7 +96,7 @@ def test_every_byte_belongs_to_a_slice(tmp_path):
     [
         (list, "there is no tensor; yield"),
         (lambda: [("a", TENSOR), ("a", TENSOR)], "two tensors are called a"),
-        (lambda: [("a", TENSOR.to(torch.complex64))], "dtype torch.complex128"),
+        (lambda: [("a", TENSOR.to(torch.complex128))], "dtype torch.complex128"),
         (lambda: 1 / 0, "ZeroDivisionError"),
         (lambda: os._exit(7), "its process ended with 7"),
         (lambda: os.kill(os.getpid(), 9), "too little memory"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 X = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
@@ -157,12 +159,26 @@ class Embedded(nn.Module):
         return self.last(self.also(torch.tanh(self.tied(rows.mean(1)))))
 
 
+class Parts(nn.Module):
+    """Two parameters that are apart in one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.randn(6, 6)
+        self.left = nn.Parameter(whole[:, :3])
+        self.right = nn.Parameter(whole[:, 3:])
+
+    def forward(self, x):
+        return x @ self.left + x @ self.right
+
+
 KINDS = {
     "complex buffer": (Turned, torch.optim.AdamW),
     "saved complex buffer": (lambda: Turned(persistent=True), torch.optim.AdamW),
     "complex weights": (lambda: Turned(trains=True), torch.optim.Adam),
     "float64": (lambda: network().double(), torch.optim.AdamW),
     "halves": (Halves, torch.optim.SGD),
+    "parts of a tensor": (Parts, torch.optim.AdamW),
     "sparse gradient": (Embedded, torch.optim.SGD),
     "SparseAdam": (Embedded, torch.optim.SparseAdam),
     "LBFGS": (network, torch.optim.LBFGS),
@@ -180,3 +196,125 @@ def of_a_kind(session):
 def loss_of(model, x, y):
     is_double = next(model.parameters()).dtype is torch.float64
     return F.cross_entropy(model(x.double() if is_double else x), y)
+
+
+class Scaled(nn.Module):
+    """A loss with a weight of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, output, y):
+        return F.cross_entropy(output * self.scale, y)
+
+
+def has_a_loss_with_weights(session):
+    loss = Scaled()
+    model, _ = session.attach(network, momentum)
+    for x, y in session.shards(DATA):
+        session.backward(loss(model(x), y))
+
+
+def trains_a_plain_tensor(session):
+    scale = torch.ones(5, requires_grad=True)
+    model, _ = session.attach(network, momentum)
+
+    def step():
+        with torch.no_grad():
+            scale.sub_(0.1 * scale.grad)
+        scale.grad = None
+
+    session.on_commit(step)
+    for x, y in session.shards(DATA):
+        session.backward(F.cross_entropy(model(x), y) * scale.mean())
+
+
+def trains_a_registered_module(session):
+    model, _ = session.attach(network, momentum)
+    loss = session.register("loss", Scaled())
+    second = torch.optim.SGD(loss.parameters(), lr=0.1)
+    session.on_commit(second.step)
+    for x, y in session.shards(DATA):
+        session.backward(loss(model(x), y))
+
+
+def steps_a_second_optimizer(session):
+    model, _ = session.attach(network, lambda model: momentum(model[0].parameters()))
+    second = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    session.on_commit(second.step)
+    train_on(session, model)
+
+
+def depends_on_much(session):
+    """A loss with inputs that require a gradient, an average, a checkpoint, and a function."""
+    model, _ = session.attach(network, momentum)
+    average = session.register("average", AveragedModel(model))
+    session.on_commit(lambda: average.update_parameters(model))
+    for x, y in session.shards(DATA, epochs=7):
+        x.requires_grad_()
+        delta = torch.zeros_like(x, requires_grad=True)
+        output = model[2](checkpoint(model[:2], x + delta, use_reentrant=False))
+        loss = F.cross_entropy(output, y) + 0.1 * F.mse_loss(output, average(x))
+        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+        session.backward(loss + slope.square().mean())
+
+
+def catches_errors(session):
+    """Skips shards whose forward or backward pass raises."""
+    model, _ = session.attach(network, momentum)
+    how = session.job.params["how"]
+    for x, y in session.shards(DATA, epochs=2):
+        fails = bool((x == X[13]).all(1).any())
+        if fails and how == "before":
+            continue
+        try:
+            output = model(x)
+            if fails and how == "forward":
+                raise RuntimeError("out of memory (pretended)")
+            session.backward(F.cross_entropy(Fragile.apply(output) if fails else output, y))
+        except RuntimeError as error:
+            if "pretended" not in str(error):
+                raise
+
+
+class Fragile(torch.autograd.Function):
+    """Raises in its backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("out of memory (pretended)")
+
+
+def labels(session):
+    """A few samples have a label, so that some shards have none, and a loss of 0/0."""
+    model, _ = session.attach(network, momentum)
+    few = torch.where(torch.arange(96) % 12 == 0, Y, -100)
+    for x, y in session.shards(TensorDataset(X, few)):
+        loss = F.cross_entropy(model(x), y, ignore_index=-100)
+        session.log(own=loss.item())
+        session.backward(loss, weight=(y != -100).sum())
+
+
+def gives_a_weight(session):
+    model, _ = session.attach(network, momentum)
+    for x, y in session.shards(DATA):
+        session.backward(F.cross_entropy(model(x), y), weight=session.job.params["weight"])
+
+
+class Shared(nn.Module):
+    """Two parameters in the same memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.other.weight.data = self.one.weight.data.t()
+
+
+def shares_memory(session):
+    session.attach(Shared, momentum)
+    list(session.shards(DATA))

@@ -93,7 +93,7 @@ def test_errors_in_a_gradient_hook_end_the_run(weights, task, error, message):
 
 
 KINDS = [
-    pytest.param(kind, marks=[] if number in (0, 2, 5) else pytest.mark.full)
+    pytest.param(kind, marks=[] if number in (0, 2, 6) else pytest.mark.full)
     for number, kind in enumerate([*tasks.KINDS][:-2])
 ]
 
@@ -124,3 +124,56 @@ def test_kinds_of_tensors_train_as_in_plain_pytorch(weights, tmp_path, kind):
 def test_optimizers_of_other_kinds_are_refused_by_name(weights, kind):
     with pytest.raises(JobError, match=f"{kind} cannot be used: .*; use another optimizer"):
         weights(tasks.of_a_kind, params={"kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (tasks.has_a_loss_with_weights, r"tensor of shape \(3,\) that requires a gradient and"),
+        (tasks.trains_a_plain_tensor, r"tensor of shape \(5,\) .*given to session.attach, or fr"),
+        (tasks.trains_a_registered_module, r"tensor of shape \(3,\) that requires a gradient"),
+        (tasks.steps_a_second_optimizer, r"SGD.step\(\) changes nothing, .* parameter groups"),
+        (tasks.shares_memory, r"one.weight and other.weight share memory, .* one parameter"),
+    ],
+)
+def test_what_one_worker_would_train_alone_is_refused(weights, task, message):
+    with pytest.raises(JobError, match=message):
+        weights(task, workers=2)
+
+
+def test_a_loss_may_depend_on_inputs_averages_and_checkpoints(weights):
+    assert_same_bits(weights(tasks.depends_on_much, workers=2), weights(tasks.depends_on_much))
+
+
+def test_a_shard_whose_error_is_caught_adds_nothing(weights):
+    before = weights(tasks.catches_errors, params={"how": "before"})
+    for how in ("forward", "backward"):
+        found = weights(tasks.catches_errors, workers=2, params={"how": how})
+        assert_same_bits(found, before)
+    with pytest.raises(JobError, match=r"session.backward failed, .* set sync=tree"):
+        weights(tasks.catches_errors, workers=2, sync="ddp", params={"how": "backward"})
+
+
+def test_shards_without_weight_leave_the_loss_of_the_others(tmp_path):
+    found = {}
+    for number, keys in enumerate(
+        [{"shards": 1}, {}, {"shards": 16}, {"workers": 2, "sync": "ddp"}]
+    ):
+        job = {"batch": 32, "shards": 4, "epochs": 1} | keys
+        result = holdfast.train(tasks.labels, job, run_dir=tmp_path / str(number))
+        found[number] = [*result.history["loss"], *result.history["own"]]
+    for losses in found.values():
+        assert losses == pytest.approx(found[0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (-1, "session.backward needs a weight that is a number from 0, not -1"),
+        ("nan", "a number from 0, not 'nan'"),
+        (0, r"no shard of step 1 called session.backward\(loss\) with a weight above 0"),
+    ],
+)
+def test_weights_that_give_no_mean_are_refused(weights, weight, message):
+    with pytest.raises(JobError, match=message):
+        weights(tasks.gives_a_weight, params={"weight": weight})

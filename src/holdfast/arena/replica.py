@@ -24,7 +24,7 @@ from holdfast.arena.digest import digest
 from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.nested_optimizers import groups_of, parameters_of, states_of
 from holdfast.arena.state_dicts import plain_name
-from holdfast.arena.tensors import field_of, pack_by_dtype, views
+from holdfast.arena.tensors import check_separate, field_of, pack_by_dtype, views
 from holdfast.errors import JobError
 
 MODEL: Final = "model."
@@ -113,6 +113,7 @@ def replica_layout(trained: Trained) -> Layout:
     buffers = trained.model_buffers()
     names: dict[torch.Tensor, str] = {p: name for name, p in parameters.items()}
     kept = {**trained.kept_parameters(), **trained.kept_buffers()}
+    check_separate({**parameters, **buffers}, parameters)
     return Layout.pack(
         [
             *pack_by_dtype(field_of(MODEL + n, p) for p, n in names.items()).entries,
@@ -136,7 +137,7 @@ class Replica:
         flat: All of the state; padding is zero.
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
-        state_dicts, bases: Values of `trained`.
+        kept_parameters, state_dicts, bases: Values of `trained`.
     """
 
     def __init__(
@@ -154,7 +155,8 @@ class Replica:
         self._views = views(self.flat, self.layout)
         if not empty:
             flat.zero_()
-        self._moved = {MODEL + n: p for n, p in self.parameters.items()} | trained.kept_parameters()
+        self.kept_parameters = trained.kept_parameters()
+        self._moved = {MODEL + n: p for n, p in self.parameters.items()} | self.kept_parameters
         self.buffers = {name: self._views[MODEL + name] for name in self.model_buffers}
         kept_buffers = trained.kept_buffers()
         own = {id(buffer): name for name, buffer in kept_buffers.items()}

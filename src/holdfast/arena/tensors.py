@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -60,6 +61,20 @@ def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:
 def pack_by_dtype(fields: Iterable[Field]) -> Layout:
     """A layout in which fields of one dtype are neighbours, so that these ranges are long."""
     return Layout.pack(sorted(fields, key=lambda field: field.dtype))
+
+
+def check_separate(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> None:
+    """Raises: JobError: A `trained` tensor shares memory with another one."""
+    ranges = sorted((t.data_ptr(), name) for name, t in tensors.items() if t.data_ptr())
+    for (start, name), (other_start, other) in itertools.pairwise(ranges):
+        # Elements of tensors with gaps, such as columns of one matrix, may alternate in memory.
+        is_dense = tensors[name].is_contiguous() and tensors[other].is_contiguous()
+        overlap = start + tensors[name].nbytes > other_start if is_dense else start == other_start
+        if overlap and (name in trained or other in trained):
+            raise JobError(
+                f"{name} and {other} share memory, which ends when training begins; make them one "
+                "parameter, and take a part or a copy of it in forward"
+            )
 
 
 def write_names(memory: torch.Tensor, names: Sequence[str]) -> None:

@@ -254,8 +254,9 @@ class TreeReducer:
         term = tree.reduction(tables, self._num_leaves)
         if term is None:
             raise JobError(
-                f"no shard of step {step + 1} called session.backward(loss), so there is no "
-                "gradient; call it for every shard, and leave samples in every batch"
+                f"no shard of step {step + 1} called session.backward(loss) with a weight above 0, "
+                "so there is no gradient; call it once for every shard that the loop yields, and "
+                "leave samples in every batch"
             )
         # Weights, losses and flags are added along the same tree, by each worker for itself.
         stats, used, first = self._stats_of(term)

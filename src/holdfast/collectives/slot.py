@@ -210,7 +210,7 @@ class Slot:
         names = sorted(logged)
         write_names(self.names, names)
         for column, name in enumerate(names, start=LOGGED):
-            self.stats[column] = weight * logged[name]
+            self.stats[column] = weight * logged[name] if weight else 0.0  # 0 x NaN is NaN
 
     def add(self, other: Slot) -> None:
         """Add the sum of the sibling to the right; `self` comes first in every addition."""

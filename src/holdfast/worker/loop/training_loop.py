@@ -18,6 +18,8 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.exact import PlansDiffer
@@ -41,7 +43,7 @@ from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
-from holdfast.worker.step.shard_work import checked_number
+from holdfast.worker.step.shard_work import checked_number, checked_weight
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob
@@ -122,8 +124,7 @@ class TrainingLoop:
         status[Word.COMMITTED] = self._progress.step
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
-        for optimizer in member.joined.replica.optimizers:
-            optimizer.register_step_pre_hook(self._refuse_step)
+        refusing = register_optimizer_step_pre_hook(self._refuse_step)
         if self._hooks.on_gradients:
             self._stepper.on_gradients = self._call_gradient_hooks
         member.begin_loop(self._on_commit)
@@ -149,15 +150,28 @@ class TrainingLoop:
                 except Aborted:
                     yield from self._rejoin()
         finally:
+            refusing.remove()
             self.shard = None
             self._stepper.abandon()
             reader.close()
             self._state.release()
             status.enter(Phase.LEFT)
 
-    def _refuse_step(self, *_: object) -> None:
-        """Raises: JobError: User code steps an optimizer in the loop, or in a gradient hook."""
-        if self.shard is not None or self._hooks.in_gradients:
+    def _refuse_step(self, optimizer: Optimizer, *_: object) -> None:
+        """Raises: JobError: User code steps an optimizer of a model that the commit steps, or one
+        that never gets a gradient.
+        """
+        replica = self._member.joined.replica
+        if optimizer not in replica.optimizers:
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            own = set(map(id, replica.parameters.values()))
+            if any(id(p) in own for p in held) and all(p.grad is None for p in held):
+                raise JobError(
+                    f"{type(optimizer).__name__}.step() changes nothing, as parameters have no "
+                    "gradient here; build one optimizer with parameter groups in session.attach, "
+                    "which is stepped by itself"
+                )
+        elif self.shard is not None or self._hooks.in_gradients:
             raise JobError(
                 "optimizer.step() was called in the loop over session.shards, or in a function "
                 "given to session.on_gradients; remove it: the "
@@ -204,7 +218,7 @@ class TrainingLoop:
         assert self.shard is not None, "backward without a shard"
         size = self.shard.size
         device = self._member.device
-        chosen = size if weight is None or size == 0 else weight
+        chosen = size if weight is None or size == 0 else checked_weight(weight)
         share = chosen / self._reader.batch_size_of(self.shard.step)
         with devices.autocast(device, self._job.precision, enabled=False):
             self._stepper.backward(loss, share, self._progress.scale, trains)

@@ -91,6 +91,8 @@ class Buffers:
         if self._averaged:
             averaged = [left[name] for name in self._averaged]
             torch._foreach_copy_(slot.buffers, torch._foreach_mul(averaged, weight))
+            if not weight:  # 0 x NaN is NaN
+                torch._foreach_zero_(slot.buffers)
         if self._kept:
             torch._foreach_copy_(slot.kept, [left[name] for name in self._kept])
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal

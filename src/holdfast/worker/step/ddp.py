@@ -41,8 +41,9 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
+from holdfast.worker.step.loss_leaves import LossLeaves
 from holdfast.worker.step.shard_gradients import ShardGradients
-from holdfast.worker.step.shard_work import check_logged_count, check_loss
+from holdfast.worker.step.shard_work import check_logged_count, check_loss, gradient_of
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -125,6 +126,7 @@ class DdpStepper:
         self._parameters = list(replica.parameters.values())
         self._gradients: list[torch.Tensor | None] = []
         self._shown = ShardGradients(replica.parameters, replica.optimizers)
+        self._leaves = LossLeaves(replica)
         self.on_gradients: Callable[[], object] | None = None
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
@@ -168,10 +170,12 @@ class DdpStepper:
         check_loss(loss)
         if self._weight is not None:
             raise JobError("with sync=ddp, session.backward can be called once for a batch")
+        step = self._status[Word.COMMITTED]
+        self._leaves.check(loss, step)
         self._weight = weight
         self._slot.stats[WEIGHT] = weight
-        self._slot.stats[LOSS] = weight * loss.detach().double()
-        step = self._status[Word.COMMITTED]
+        if weight:
+            self._slot.stats[LOSS] = weight * loss.detach().double()
         # DDP divides by the number of workers, so the factor must know the weights of all
         # beforehand.
         weights = self._group.barrier(WorkerTag.WEIGHTS, step, word_of(weight))
@@ -180,13 +184,17 @@ class DdpStepper:
             raise JobError(f"the batches of a step weigh {total} in all; it must be above 0")
         factor = scale * weight * len(self._group.members) / total
         before = self._status.enter(Phase.BACKWARD)
+        scaled = loss * factor
+        if not weight:  # 0 x NaN is not 0, and the others wait for a gradient of every parameter
+            trained = (p for p in self._parameters if p.requires_grad)
+            scaled = torch.stack([(p * 0).sum().real.to(loss) for p in trained]).sum()
         try:
-            (loss * factor).backward()  # type: ignore[no-untyped-call]
+            scaled.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
-        self._gradients = [parameter.grad for parameter in self._parameters]
+        self._gradients = list(map(gradient_of, self._parameters))
         for gradient in self._gradients:
             if scale != 1 and gradient is not None:
                 gradient.mul_(1 / scale)
@@ -204,6 +212,11 @@ class DdpStepper:
             raise JobError(
                 "with sync=ddp, every worker must call session.backward for every batch: "
                 "to skip a batch, give it the weight 0"
+            )
+        if not self._gradients:
+            raise JobError(
+                "with sync=ddp, session.backward failed, and the other workers wait for the "
+                "gradient of that batch; set sync=tree, where a batch can be skipped"
             )
         self._shown.end()
         self._done = True

@@ -7,6 +7,7 @@ Also the checks of what user code gives for a shard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,6 +107,29 @@ def check_loss(loss: object) -> None:
             f"of shape {list(loss.shape)} with requires_grad={loss.requires_grad}; "
             "take the mean over the shard's samples"
         )
+
+
+def checked_weight(weight: Any) -> float:
+    """The weight that user code gives a shard.
+
+    Raises:
+        JobError: It is negative, or no number.
+    """
+    try:
+        value = float(weight)
+    except (TypeError, ValueError, RuntimeError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise JobError(f"session.backward needs a weight that is a number from 0, not {weight!r}")
+    return value
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """The gradient that autograd has computed, dense and with all bits of it in memory."""
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.resolve_conj()
 
 
 def checked_number(name: str, value: Any) -> float:

@@ -37,6 +37,7 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
+from holdfast.worker.step.loss_leaves import LossLeaves
 from holdfast.worker.step.recheck import Recheck
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
@@ -44,6 +45,7 @@ from holdfast.worker.step.shard_work import (
     PartialSums,
     check_logged_count,
     check_loss,
+    gradient_of,
 )
 from holdfast.worker.step.stepper import StepContext, Work
 
@@ -82,6 +84,7 @@ class TreeStepper:
         self._casts = WeightCasts()
         trained = dict(zip(self._names, self._parameters, strict=True))
         self._shown = ShardGradients(trained, replica.optimizers)
+        self._leaves = LossLeaves(replica)
         self.on_gradients: Callable[[], object] | None = None
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
@@ -173,6 +176,7 @@ class TreeStepper:
             )
         check_loss(loss)
         self._check_no_gradients()
+        self._leaves.check(loss, self._status[Word.COMMITTED])
         # A second call is refused from here on, unless this one fails.
         shard.weight = weight
         if not weight:  # the loss may be NaN, and 0 x NaN is not 0
@@ -382,8 +386,7 @@ class TreeStepper:
 
     def _unscaled_gradients(self, scale: int) -> list[torch.Tensor | None]:
         """The gradients that autograd has computed, by parameter."""
-        grads = [parameter.grad for parameter in self._parameters]
-        gradients = [None if gradient is None else _plain(gradient) for gradient in grads]
+        gradients = list(map(gradient_of, self._parameters))
         found = [gradient for gradient in gradients if gradient is not None]
         # A power of two: the division changes no bit, unless a gradient is too small for float32.
         if scale != 1 and found:
@@ -410,10 +413,3 @@ class TreeStepper:
                     "session.backward(loss) instead of loss.backward(), and change gradients in "
                     "a function given to session.on_gradients"
                 )
-
-
-def _plain(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient with all of its elements in memory: dense, and not to be conjugated."""
-    if gradient.is_sparse:
-        return gradient.coalesce().to_dense()
-    return gradient.resolve_conj()
