@@ -246,6 +246,26 @@ def steps_a_second_optimizer(session):
     train_on(session, model)
 
 
+def trains_beside_the_run(session):
+    """Trains a module of its own in a commit hook, alike on every worker."""
+    model, _ = session.attach(network, momentum)
+    beside = nn.Linear(6, 3)
+    second = momentum(beside.parameters())
+    if session.job.params["saved"]:
+        session.register("beside", beside)
+        session.register("second", second)
+
+    def step():
+        second.zero_grad()
+        F.cross_entropy(beside(X), Y).backward()
+        second.step()
+        with torch.no_grad():
+            model[2].bias.copy_(beside.bias)
+
+    session.on_commit(step)
+    train_on(session, model, epochs=2)
+
+
 def depends_on_much(session):
     """A loss with inputs that require a gradient, an average, a checkpoint, and a function."""
     model, _ = session.attach(network, momentum)

@@ -132,13 +132,23 @@ def test_optimizers_of_other_kinds_are_refused_by_name(weights, kind):
         (tasks.has_a_loss_with_weights, r"tensor of shape \(3,\) that requires a gradient and"),
         (tasks.trains_a_plain_tensor, r"tensor of shape \(5,\) .*given to session.attach, or fr"),
         (tasks.trains_a_registered_module, r"tensor of shape \(3,\) that requires a gradient"),
-        (tasks.steps_a_second_optimizer, r"SGD.step\(\) changes nothing, .* parameter groups"),
+        (tasks.steps_a_second_optimizer, r"SGD.step\(\) .* trains nothing, .* in session.attach"),
         (tasks.shares_memory, r"one.weight and other.weight share memory, .* one parameter"),
     ],
 )
 def test_what_one_worker_would_train_alone_is_refused(weights, task, message):
     with pytest.raises(JobError, match=message):
         weights(task, workers=2)
+
+
+def test_what_a_hook_trains_beside_is_refused_unless_it_is_registered(weights, tmp_path):
+    keys = {"workers": 2, "params": {"saved": True}}
+    one = weights(tasks.trains_beside_the_run, **keys)
+    keys["params"]["mark"] = str(tmp_path / "mark")
+    (tmp_path / "mark").touch()
+    assert_same_bits(weights(tasks.trains_beside_the_run, **keys), one)
+    with pytest.raises(JobError, match=r"SGD.step\(\) .* what no checkpoint has; .*register"):
+        weights(tasks.trains_beside_the_run, workers=2, params={"saved": False})
 
 
 def test_a_loss_may_depend_on_inputs_averages_and_checkpoints(weights):

@@ -158,25 +158,36 @@ class TrainingLoop:
             status.enter(Phase.LEFT)
 
     def _refuse_step(self, optimizer: Optimizer, *_: object) -> None:
-        """Raises: JobError: User code steps an optimizer of a model that the commit steps, or one
-        that never gets a gradient.
+        """Raises: JobError: User code steps an optimizer that the commit steps, or another one in
+        vain.
         """
-        replica = self._member.joined.replica
-        if optimizer not in replica.optimizers:
-            held = [p for group in optimizer.param_groups for p in group["params"]]
-            own = set(map(id, replica.parameters.values()))
-            if any(id(p) in own for p in held) and all(p.grad is None for p in held):
+        in_hook = self._hooks.running or self._hooks.in_gradients
+        if optimizer not in self._member.joined.replica.optimizers:
+            if in_hook and self._is_in_vain(optimizer):
                 raise JobError(
-                    f"{type(optimizer).__name__}.step() changes nothing, as parameters have no "
-                    "gradient here; build one optimizer with parameter groups in session.attach, "
-                    "which is stepped by itself"
+                    f"{type(optimizer).__name__}.step() was called in a hook and trains nothing, "
+                    "or what no checkpoint has; build the optimizer in session.attach, or give it "
+                    "and its module to session.register"
                 )
         elif self.shard is not None or self._hooks.in_gradients:
             raise JobError(
                 "optimizer.step() was called in the loop over session.shards, or in a function "
-                "given to session.on_gradients; remove it: the "
-                "optimizer is stepped when all shards of the step have called session.backward"
+                "given to session.on_gradients; remove it: the optimizer is stepped when all "
+                "shards of the step have called session.backward"
             )
+
+    def _is_in_vain(self, optimizer: Optimizer) -> bool:
+        """True if an optimizer has no gradient, or keeps or trains what is no state of the run."""
+        assert self._member.models is not None
+        replica = self._member.joined.replica
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        saved = {*map(id, replica.parameters.values()), *map(id, replica.kept_parameters.values())}
+        is_saved = not optimizer.state or optimizer in self._member.models.registered.values()
+        return (
+            not is_saved
+            or not saved.issuperset(map(id, held))
+            or not any(p.grad is not None for p in held)
+        )
 
     def _extend_schedules(self) -> None:
         """Have schedules span the new length of a run, and write down what they make of it."""

@@ -171,6 +171,7 @@ class DdpStepper:
         if self._weight is not None:
             raise JobError("with sync=ddp, session.backward can be called once for a batch")
         step = self._status[Word.COMMITTED]
+        self._shown.check_none()
         self._leaves.check(loss, step)
         self._weight = weight
         self._slot.stats[WEIGHT] = weight

@@ -44,6 +44,16 @@ class ShardGradients:
         for name, parameter in parameters.items():
             self._groups.setdefault(owners.get(id(parameter)), []).append(name)
 
+    def check_none(self) -> None:
+        """Raises: JobError: A parameter has a gradient that is not from `session.backward`."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                raise JobError(
+                    f"{name} has a gradient that session.backward has not computed; call "
+                    "session.backward(loss) instead of loss.backward(), and change gradients in "
+                    "a function given to session.on_gradients"
+                )
+
     def show(self, gradients: Iterable[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
         for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
@@ -138,8 +148,9 @@ class _StandIn(torch.Tensor):
         return self
 
     @data.setter
-    def data(self, _: torch.Tensor) -> None:
-        raise _changed(self.of)
+    def data(self, data: torch.Tensor) -> None:
+        if data is not self:  # as `model.cpu()` sets it
+            raise _changed(self.of)
 
 
 def _changed(name: str) -> JobError:

@@ -175,7 +175,7 @@ class TreeStepper:
                 "session.backward was called twice for one shard; add the losses and call it once"
             )
         check_loss(loss)
-        self._check_no_gradients()
+        self._shown.check_none()
         self._leaves.check(loss, self._status[Word.COMMITTED])
         # A second call is refused from here on, unless this one fails.
         shard.weight = weight
@@ -221,7 +221,7 @@ class TreeStepper:
             self._shown.forget()
             return
         if shard.weight is None:
-            self._check_no_gradients()
+            self._shown.check_none()
         else:
             self._shown.end()
         if shard.verify_only:
@@ -404,12 +404,3 @@ class TreeStepper:
             self._lending.write(shard.slot, gradients)
         else:
             shard.slot.write_gradients(gradients)
-
-    def _check_no_gradients(self) -> None:
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            if parameter.grad is not None:
-                raise JobError(
-                    f"{name} has a gradient that session.backward has not computed; call "
-                    "session.backward(loss) instead of loss.backward(), and change gradients in "
-                    "a function given to session.on_gradients"
-                )
