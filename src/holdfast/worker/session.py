@@ -38,7 +38,7 @@ from holdfast.worker.metric_states import Metrics, Results, tally_of
 from holdfast.worker.progress import Progress
 from holdfast.worker.shard import Shard
 from holdfast.worker.unread_keys import ReadJob
-from holdfast.worker.user_state.commit_hooks import CommitHooks
+from holdfast.worker.user_state.commit_hooks import CommitHooks, When
 from holdfast.worker.user_state.schedule import Schedule, ScheduleFactory
 
 K = TypeVar("K")
@@ -196,10 +196,7 @@ class Session:
         shard in a step does not run the loop over shards. `session.step` counts the new step
         already, and `session.loss` is its loss.
         """
-        self._main_only.refuse("on_commit")
-        if self._loop is not None:
-            raise JobError("session.on_commit was called in the loop over shards; call it before")
-        self._hooks.add(callback)
+        self._add_hook("commit", callback)
 
     def on_gradients(self, callback: Callable[[], object]) -> None:
         """Call `callback` on every worker once per step, in order, before the optimizers' step.
@@ -209,12 +206,13 @@ class Session:
         away. Generators are seeded. A step that `non_finite` skips calls nothing. In the loop,
         `parameter.grad` is the shard's part of the gradient, and can only be read.
         """
-        self._main_only.refuse("on_gradients")
+        self._add_hook("gradients", callback)
+
+    def _add_hook(self, when: When, callback: Callable[[], object]) -> None:
+        self._main_only.refuse(f"on_{when}")
         if self._loop is not None:
-            raise JobError(
-                "session.on_gradients was called in the loop over shards; call it before"
-            )
-        self._hooks.on_gradients.append(callback)
+            raise JobError(f"session.on_{when} was called in the loop over shards; call it before")
+        self._hooks.add(when, callback)
 
     def main_only(self, function: Callable[P, object]) -> Callable[P, None]:
         """A decorator for a function that only one worker runs, such as one that prints or draws.
@@ -232,7 +230,7 @@ class Session:
         @functools.wraps(function)
         def on_one_worker(*args: P.args, **kwargs: P.kwargs) -> None:
             call = functools.partial(function, *args, **kwargs)
-            self._main_only.call(call, after_commit=self._hooks.running)
+            self._main_only.call(call, after_commit=self._hooks.running == "commit")
 
         return on_one_worker
 
@@ -361,7 +359,7 @@ class Session:
             JobError: The model is not attached, or `measure` or `metrics` gave something else.
         """
         self._main_only.refuse("evaluate")
-        if self._hooks.running or self._hooks.in_gradients:
+        if self._hooks.running:
             raise JobError("session.evaluate belongs in the loop over shards, not in a hook")
         self._member.join_once()
         if self._loop is not None and self._loop.is_checking:

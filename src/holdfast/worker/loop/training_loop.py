@@ -47,7 +47,7 @@ from holdfast.worker.step.shard_work import checked_number, checked_weight
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob
-from holdfast.worker.user_state.commit_hooks import CommitHooks
+from holdfast.worker.user_state.commit_hooks import CommitHooks, When
 from holdfast.worker.user_state.user_state import SCHEDULE, STREAM
 
 
@@ -125,8 +125,8 @@ class TrainingLoop:
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
         refusing = register_optimizer_step_pre_hook(self._refuse_step)
-        if self._hooks.on_gradients:
-            self._stepper.on_gradients = self._call_gradient_hooks
+        if self._hooks.has_callbacks("gradients"):
+            self._stepper.on_gradients = partial(self._call_hooks, "gradients")
         member.begin_loop(self._on_commit)
         if self._extended:
             self._extend_schedules()
@@ -161,15 +161,14 @@ class TrainingLoop:
         """Raises: JobError: User code steps an optimizer that the commit steps, or another one in
         vain.
         """
-        in_hook = self._hooks.running or self._hooks.in_gradients
         if optimizer not in self._member.joined.replica.optimizers:
-            if in_hook and self._is_in_vain(optimizer):
+            if self._hooks.running and self._is_in_vain(optimizer):
                 raise JobError(
                     f"{type(optimizer).__name__}.step() was called in a hook and trains nothing, "
                     "or what no checkpoint has; build the optimizer in session.attach, or give it "
                     "and its module to session.register"
                 )
-        elif self.shard is not None or self._hooks.in_gradients:
+        elif self.shard is not None or self._hooks.running == "gradients":
             raise JobError(
                 "optimizer.step() was called in the loop over session.shards, or in a function "
                 "given to session.on_gradients; remove it: the optimizer is stepped when all "
@@ -411,7 +410,9 @@ class TrainingLoop:
         # Once a step on every worker, however many shards it computed.
         with self._stopwatch.rest():
             self._reader.advance()
-            self._call_hooks()
+            self._call_hooks("commit")
+            for schedule in self._hooks.schedules:
+                schedule.advance(self._progress.step)
             # What the hooks have changed is state from here on, and the replica is marked as
             # intact.
             self._state.commit()
@@ -427,18 +428,9 @@ class TrainingLoop:
             with self._event_log() as log:
                 log.event("keys-not-read", keys=", ".join(unread))
 
-    def _call_hooks(self) -> None:
-        step = self._progress.step
+    def _call_hooks(self, when: When) -> None:
         before = self._status.enter(Phase.FORWARD)
-        if self._hooks.has_callbacks:
-            seed_everything(seed_for("commit", self._job.seed, step))
-            self._state.call_user_code(self._hooks.call)
-        for schedule in self._hooks.schedules:
-            schedule.advance(step)
-        self._status.enter(before)
-
-    def _call_gradient_hooks(self) -> None:
-        before = self._status.enter(Phase.FORWARD)
-        seed_everything(seed_for("gradients", self._job.seed, self._progress.step))
-        self._state.call_user_code(self._hooks.call_on_gradients)
+        if self._hooks.has_callbacks(when):
+            seed_everything(seed_for(when, self._job.seed, self._progress.step))
+            self._state.call_user_code(partial(self._hooks.call, when))
         self._status.enter(before)

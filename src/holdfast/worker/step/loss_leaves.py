@@ -61,10 +61,10 @@ class LossLeaves:
             self._harmless |= self._registered - _held_by_optimizers()
             return id(leaf) not in self._harmless
         # An input does not outlive its step.
-        before, step = self._inputs.get(id(leaf), (None, self._step))
-        if before is None or before() is not leaf:
+        before, step = self._inputs.setdefault(id(leaf), (weakref.ref(leaf), self._step))
+        if before() is not leaf:  # it had the same address
             self._inputs[id(leaf)] = (weakref.ref(leaf), self._step)
-        return isinstance(leaf, nn.Parameter) or step != self._step
+        return isinstance(leaf, nn.Parameter) or (before() is leaf and step != self._step)
 
 
 def _leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:

@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from holdfast.worker.user_state.schedule import Schedule
 
+When = Literal["gradients", "commit"]
+"""Before the optimizers are stepped, or after it."""
+
 
 class CommitHooks:
-    """The commit hooks of one worker.
+    """The hooks of one worker.
 
     Attributes:
-        running: True if a commit hook is running.
-        in_gradients: True if a gradient hook is running.
-        on_gradients: Gradient hooks, which are called before the optimizers are stepped.
+        running: The hooks that are running; None between them.
         schedules: Set the learning rates, one for each optimizer.
     """
 
     def __init__(self) -> None:
-        self.running = False
-        self.in_gradients = False
+        self.running: When | None = None
         self.schedules: list[Schedule] = []
-        self.on_gradients: list[Callable[[], object]] = []
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: dict[When, list[Callable[[], object]]] = {"gradients": [], "commit": []}
 
-    def add(self, callback: Callable[[], object]) -> None:
-        """Call `callback` after every commit, in the order of addition."""
-        self._callbacks.append(callback)
+    def add(self, when: When, callback: Callable[[], object]) -> None:
+        """Call `callback` in every step, in the order of addition."""
+        self._callbacks[when].append(callback)
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the first optimizer's first parameter group."""
         return self.schedules[0].learning_rate
 
-    @property
-    def has_callbacks(self) -> bool:
+    def has_callbacks(self, when: When) -> bool:
         """True if there are callbacks."""
-        return bool(self._callbacks)
+        return bool(self._callbacks[when])
 
-    def call(self) -> None:
+    def call(self, when: When) -> None:
         """Call all callbacks."""
-        self.running = True
+        self.running = when
         try:
-            for callback in self._callbacks:
+            for callback in self._callbacks[when]:
                 callback()
         finally:
-            self.running = False
-
-    def call_on_gradients(self) -> None:
-        """Call all gradient hooks."""
-        self.in_gradients = True
-        try:
-            for callback in self.on_gradients:
-                callback()
-        finally:
-            self.in_gradients = False
+            self.running = None
