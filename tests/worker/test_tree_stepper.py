@@ -1,5 +1,6 @@
 """One worker's steps: what it computes next, and that a step gives the weights of plain PyTorch."""
 
+import contextlib
 import copy
 import math
 import pickle
@@ -281,6 +282,15 @@ def test_a_changed_gradient_of_a_shard_is_refused(stepper, model, name, change):
         shard_with(stepper, model, change)
 
 
+def test_a_refusal_that_user_code_catches_comes_again(stepper, model):
+    def clip(model):
+        with contextlib.suppress(Exception):
+            model[0].weight.grad.view(-1)[0] = 1
+
+    with pytest.raises(JobError, match=r"0.weight was changed after"):
+        shard_with(stepper, model, clip)
+
+
 @pytest.mark.parametrize(
     "clear",
     [
@@ -348,6 +358,18 @@ def test_a_gradient_hook_has_the_mean_gradient_and_the_last_word(stepper, model)
     assert bias[0].equal(bias[1])
     for parameter, before in others:
         assert parameter.equal(before.add(torch.full_like(before, 0.5), alpha=-0.1))
+
+
+def test_a_step_that_others_have_committed_is_completed_with_the_hook(stepper, model, replica):
+    flat = replica.flat.clone()
+    stepper.on_gradients = lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    finish(stepper, model, 0)
+    expected = replica.flat.clone()
+    replica.flat.copy_(flat)  # as before the step, whose gradient is still in the root slot
+    replica.restored(replica.uninitialized)
+    stepper.complete(0)
+    assert torch.equal(replica.flat, expected)
+    assert not torch.equal(replica.flat, flat)
 
 
 class Fragile(torch.autograd.Function):

@@ -34,6 +34,7 @@ class ShardGradients:
     ) -> None:
         self._parameters = parameters
         self._shown: dict[str, _StandIn] = {}
+        self._refused: list[str] = []
         owners = {
             id(p): at
             for at, o in enumerate(optimizers)
@@ -59,7 +60,9 @@ class ShardGradients:
         for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
             parameter.grad = None
             if gradient is not None:
-                self._shown[name] = parameter.grad = _StandIn(gradient, name, cleared=False)
+                self._shown[name] = parameter.grad = _StandIn(
+                    gradient, name, self._refused, cleared=False
+                )
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -67,6 +70,8 @@ class ShardGradients:
         Raises:
             JobError: User code has replaced some, or cleared only some of an optimizer's.
         """
+        if self._refused:  # user code has caught the error
+            raise _changed(self._refused[0])
         for group in self._groups.values():
             cleared = [name for name in group if self._is_cleared(name)]
             # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
@@ -79,6 +84,7 @@ class ShardGradients:
         for parameter in self._parameters.values():
             parameter.grad = None
         self._shown.clear()
+        self._refused.clear()
 
     def _is_cleared(self, name: str) -> bool:
         shown = self._shown.get(name)
@@ -98,11 +104,13 @@ class _StandIn(torch.Tensor):
     Attributes:
         held: The values.
         of: The parameter's name.
+        refused: Takes the name if user code tries to change it.
         cleared: True if user code has set it to zero; None for a view.
     """
 
     held: torch.Tensor
     of: str
+    refused: list[str]
     cleared: bool | None
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
@@ -112,12 +120,15 @@ class _StandIn(torch.Tensor):
     __reduce_ex__ = _on_a_copy("__reduce_ex__")
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, of: str, cleared: bool | None) -> _StandIn:
+    def __new__(
+        cls, held: torch.Tensor, of: str, refused: list[str], *, cleared: bool | None
+    ) -> _StandIn:
         made: _StandIn = torch.Tensor._make_wrapper_subclass(
             cls, held.shape, strides=held.stride(), dtype=held.dtype, device=held.device
         )
         made.held = held
         made.of = of
+        made.refused = refused
         made.cleared = cleared
         return made
 
@@ -132,6 +143,7 @@ class _StandIn(torch.Tensor):
         targets = [each for name in written for each in tree_leaves(given.get(name))]
         for target in (each for each in targets if isinstance(each, cls)):
             if schema.name not in _CLEARING or target.cleared is None:
+                target.refused.append(target.of)
                 raise _changed(target.of)
             target.cleared = True
             target.held = torch.zeros_like(target.held)
@@ -140,7 +152,10 @@ class _StandIn(torch.Tensor):
         result = func(*plain[0], **plain[1])
         # A view shares memory with the gradient, so it cannot be changed either.
         if not written and any(each.alias_info for each in schema.returns):
-            return tree_map_only(torch.Tensor, lambda view: cls(view, own[0].of, None), result)
+            of, refused = own[0].of, own[0].refused
+            return tree_map_only(
+                torch.Tensor, lambda view: cls(view, of, refused, cleared=None), result
+            )
         return result
 
     @property
