@@ -71,6 +71,7 @@ def test_a_gradient_hook_draws_the_same_noise_on_all_workers_and_after_a_kill(we
     assert events_of(tmp_path / "run-2", "worker-exited")
 
 
+@pytest.mark.full
 def test_gradients_of_several_models_are_clipped_together(weights):
     assert_same_bits(weights(tasks.clips_two_models, workers=2), weights(tasks.clips_two_models))
 
