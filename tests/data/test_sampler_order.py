@@ -284,7 +284,7 @@ def test_a_sampler_that_a_run_cannot_use_is_refused_by_name(sampler, message):
         {"pin_memory": True},
         {"generator": seeded()},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_options_that_say_nothing_about_order_have_no_effect(options):
     reader = reader_of(DataLoader(DATA, 4, **options))
