@@ -75,7 +75,7 @@ def detection(rows):
         (ROWS, lambda rows: torch.ones(2 * len(rows), 3), 6),
         (ROWS, len, 6),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", None),
 )
 def test_samples_are_counted_in_the_batch(rows, collate, size):
     assert collated(rows, collate).size == size
