@@ -87,6 +87,8 @@ def rows(spec, free, prefix=""):
     """A row for each key of a job or a part, with those of its parts."""
     said = meanings(spec)
     for name, field in spec.model_fields.items():
+        if name == "program":  # no key that users set
+            continue
         key = prefix + name
         part = part_of(field.annotation)
         if part is not None:

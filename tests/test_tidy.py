@@ -192,7 +192,7 @@ def test_the_keys_of_a_job_are_these():
         "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "balance", "numerics",
         "sync", "port", "device", "precision", "compile", "threads_per_worker", "on_failure",
         "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
-        "backup",
+        "backup", "program",
     ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from holdfast.api.result import Result, result_of
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
+from holdfast.job.program import Program
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.environment import left_out
 from holdfast.rundir.run_directory import CODE, RunDirectory, new_run
@@ -246,9 +247,19 @@ def request_of(
     if isinstance(task, str):
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
-        return load.load(task, values=job or {}), None
+        request = load.load(task, values=job or {})
+        if _is_of_main(request.code_file):
+            request = request.model_copy(update={"program": Program(argv=tuple(sys.argv))})
+        return request, None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
     found = reference.of(task)
     name = by_value.plain_name(task)
     values = {"name": name, **values, "task": found or by_value.name_of(task)}
+    values["program"] = {"argv": sys.argv}
     return load.request(values, where=name), None if found else by_value.pack(task)
+
+
+def _is_of_main(path: Path | None) -> bool:
+    """True if a file is the program that runs here."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    return path is not None and main is not None and path.resolve() == Path(main).resolve()

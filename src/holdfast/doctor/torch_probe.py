@@ -76,7 +76,7 @@ def _gpu(number: int) -> Gpu:
 
 def _size(job: TrainJob) -> ModelSize | None:
     """Size of a run's memory; None if only the user's function knows the model."""
-    task: Any = reference.load(job.task)
+    task: Any = reference.load_of(job.program, job.task)
     if not inspect.isclass(task):
         return None
     made: Any = cast("type[Any]", task)(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,9 +157,12 @@ def check_script(values: Mapping[str, Any], where: str) -> ScriptJob:
     return _checked(ScriptJob, values, where, None)
 
 
-def dump(job: Job | TrainRequest) -> str:
-    """The job as YAML that `load` or `of_run` reads back as the same job."""
-    return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)
+def dump(job: Job | TrainRequest, without: Collection[str] = ()) -> str:
+    """The job as YAML that `load` or `of_run` reads back as the same job, but for some keys."""
+    plain = job.model_dump(mode="json", exclude={*without})
+    if plain.get("program", job) is None:
+        del plain["program"]
+    return yaml.safe_dump(plain, sort_keys=False)
 
 
 def _checked(kind: type[J], values: Mapping[str, Any], where: str, given: YamlSource | None) -> J:

@@ -28,6 +28,7 @@ from holdfast.job.part import (
     Threads,
     Workers,
 )
+from holdfast.job.program import Program
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
     PINNED,
@@ -145,6 +146,8 @@ class TrainRequest(RunKeys):
     checkpoint: CheckpointSettings = CheckpointSettings()
     backup: BackupSettings | None = None
     """Where copies of the run go while it trains; by default nowhere."""
+    program: Program | None = None
+    """The program that asked for the run; None for a command."""
 
     @field_validator("params")
     @classmethod
@@ -225,6 +228,12 @@ class TrainRequest(RunKeys):
                 f"workers={self.workers} leaves some of hosts={self.hosts} without a worker; set "
                 f"workers={self.hosts} or more"
             )
+
+    @property
+    def code_file(self) -> Path | None:
+        """File with the task; None if it is built in, or in a module."""
+        place = self.task.rpartition(":")[0]
+        return Path(place) if place.endswith(".py") else None
 
     @property
     def weighs_shards(self) -> bool:
@@ -326,6 +335,7 @@ class TrainJob(TrainRequest):
             "trackers",
             "env",
             "resources",
+            "program",
         }
     )
 
@@ -377,12 +387,6 @@ class TrainJob(TrainRequest):
     def code_reference(self) -> str:
         """Reference to the code that workers import: `package.module:name` and so on."""
         return self.task
-
-    @property
-    def code_file(self) -> Path | None:
-        """File with the task; None if it is built in, or in a module."""
-        place = self.task.rpartition(":")[0]
-        return Path(place) if place.endswith(".py") else None
 
     @property
     def library_variables(self) -> dict[str, str]:

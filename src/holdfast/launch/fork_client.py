@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError
+from holdfast.job.program import Program
 from holdfast.launch.child import Child, Process
 from holdfast.launch.forked import ControlProcess
 from holdfast.launch.lent import LentProcess
@@ -45,11 +46,12 @@ class ForkServer:
     Args:
         spawned: Its process.
         imports: Modules to import before it forks, where that is safe; see `tasks.reference`.
+        program: The program of the job whose modules these are.
         variables: Environment variables that libraries read when they are loaded.
         code: Name and content of a task that comes by value; see `tasks.by_value`.
 
     Attributes:
-        process, variables, code: As above.
+        process, program, variables, code: As above.
         doing: Activity before it is ready, in words; empty once it is ready.
     """
 
@@ -59,6 +61,7 @@ class ForkServer:
         imports: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
         code: tuple[str, bytes] | None = None,
+        program: Program | None = None,
     ) -> None:
         self._spawned = spawned
         self.process = Child(spawned.process, Path(f"/proc/self/fd/{spawned.output}"))
@@ -66,11 +69,14 @@ class ForkServer:
         self._inbox = _Inbox(Channel(spawned.socket))
         self.variables = dict(variables)
         self.code = code
+        self.program = program
         self._prepare = [PrepareMessage(variables=self.variables)] if variables else []
-        self._prepare += [PrepareMessage(imports=tuple(imports))] if imports else []
+        self._prepare += (
+            [PrepareMessage(imports=tuple(imports), program=program)] if imports else []
+        )
         if code is not None:
             text = base64.b64encode(code[1]).decode()
-            self._prepare.append(PrepareMessage(code=(code[0], text)))
+            self._prepare.append(PrepareMessage(code=(code[0], text), program=program))
         self.doing = "importing torch"
         self._deadline = time.monotonic() + START_TIMEOUT_S
 

@@ -72,7 +72,7 @@ def main() -> None:
             memory.seek(0)
             name, text = json.load(memory)
         entry.keep_task(name, base64.b64decode(text))
-    _Server(Channel(socket.socket(fileno=options.socket)), entry).run()
+    _Server(Channel(socket.socket(fileno=options.socket)), entry, sys.argv[1:]).run()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(os.EX_OK)  # the interpreter would first free all modules, one after the other
@@ -99,9 +99,10 @@ class _Control:
 
 
 class _Server:
-    def __init__(self, owner: Channel, entry: Any) -> None:
+    def __init__(self, owner: Channel, entry: Any, options: list[str]) -> None:
         self._owner = owner
         self._entry = entry
+        self._options = options
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner, selectors.EVENT_READ, self._hear_owner)
         self._agents: list[_Agent] = []
@@ -206,7 +207,7 @@ class _Server:
         if any(os.environ.get(name) != value for name, value in request.variables.items()):
             assert not self._agents, "a fork server prepares before it forks"
             os.environ.update(request.variables)
-            _start_over(self._code)  # which sends ReadyMessage again
+            _start_over(self._options, self._code)  # which sends ReadyMessage again
         with without_collector():
             if request.code is not None:
                 self._code = request.code
@@ -214,10 +215,10 @@ class _Server:
             for needed in (*request.imports, *(request.code or ())[:1]):
                 # Workers import it again and report the error.
                 with contextlib.suppress(JobError):
-                    self._entry.load_task(needed)
+                    self._entry.load_task(needed, request.program)
         if forked.num_threads() > 1:
             assert not self._agents, "a fork server prepares before it forks"
-            _start_over(self._code)  # which sends ReadyMessage again
+            _start_over(self._options, self._code)  # which sends ReadyMessage again
         self._owner.send(ReadyMessage())
 
     def _become_worker(
@@ -284,14 +285,13 @@ def _let_children_end() -> None:
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
-def _start_over(code: tuple[str, str] | None) -> NoReturn:
+def _start_over(options: list[str], code: tuple[str, str] | None) -> NoReturn:
     """Become a new process, which keeps the code but has not imported what it needs."""
-    options = sys.argv[1:]
     if code is not None:
         memory = os.memfd_create("code")
         os.set_inheritable(memory, True)
         os.write(memory, json.dumps(code).encode())
-        options += ["--code", str(memory)]
+        options = [*options, "--code", str(memory)]
     os.execv(  # noqa: S606  # ourselves, without a shell
         sys.executable, [sys.executable, "-m", "holdfast.launch.fork_server", *options]
     )

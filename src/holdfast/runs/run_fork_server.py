@@ -34,12 +34,14 @@ def fork_server(
         run_dir: A run directory, which may hold sources that came from another host.
     """
     needed = []  # a script must run in the workers only
+    program = None
     if isinstance(job, TrainJob):
         needed = reference.imported_by(job.task, job.model)
+        program = job.program
     named = _named(job, code)
     if run_dir is not None:
         needed = [located(each, run_dir) for each in needed]
-    return ForkServer(spawned or spawn(WORKER), needed, job.library_variables, named)
+    return ForkServer(spawned or spawn(WORKER), needed, job.library_variables, named, program)
 
 
 def _named(job: Job, code: bytes | None) -> tuple[str, bytes] | None:
@@ -78,7 +80,11 @@ class RunForkServer:
         self._oom_kills = OomKills()
         job = directory.job
         lent = self._lent
-        has_all = lent is not None and lent.variables == job.library_variables
+        has_all = (
+            lent is not None
+            and lent.variables == job.library_variables
+            and (not isinstance(job, TrainJob) or lent.program == job.program)
+        )
         if lent is not None and has_all and (code is None or lent.code == _named(job, code)):
             self.current = lent
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
+from holdfast.job.program import Program
 from holdfast.tasks import by_value
 
 BUILTIN: Final = {
@@ -45,6 +47,21 @@ def imported_by(task: str, model: object) -> list[str]:
     return [*needed, *([library] if library is not None else [])]
 
 
+def load_of(program: Program | None, reference: str) -> Callable[..., Any]:
+    """The class or function of a task, in a process whose `sys.argv` is that of its program.
+
+    Args:
+        program: The program that asked for the run; None if a command did.
+        reference: Names the task.
+
+    Raises:
+        JobError: See `load`.
+    """
+    place = reference.rpartition(":")[0]
+    sys.argv = [place] if program is None else list(program.argv)
+    return load(reference)
+
+
 def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
     """The class or function that `reference` names.
 
@@ -67,7 +84,13 @@ def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
         module = _from_file(Path(place), file_module) if place.endswith(".py") else _imported(place)
     except JobError:
         raise
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
+    except SystemExit as end:
+        raise JobError(
+            f"task {reference}: {place} ended with SystemExit: {end.code} while it was imported, "
+            f"where its command line is {shlex.join(sys.argv)!r}; give options to a program that "
+            "calls holdfast.train, or read them from session.job.params (params.NAME=VALUE)"
+        ) from end
+    except Exception as error:  # the user's module may raise anything
         raise JobError(
             f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
         ) from error

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.failures import Report
 from holdfast.core.protocol import CheckpointPart, Eviction
+from holdfast.job.program import Program
 
 
 class Message(BaseModel):
@@ -48,6 +49,8 @@ class PrepareMessage(Message):
 
     kind: Literal["prepare"] = "prepare"
     imports: tuple[str, ...] = ()
+    program: Program | None = None
+    """The program of the job whose modules these are."""
     variables: dict[str, str] = {}
     code: tuple[str, str] | None = None
     """Name and content, in base64, of a task that comes by value; see `tasks.by_value`."""

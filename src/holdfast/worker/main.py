@@ -19,6 +19,7 @@ from holdfast.core.failures import LEFT_STATUS
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted, JobError
+from holdfast.job.program import Program
 from holdfast.job.script_job import ScriptJob
 from holdfast.linux.supply import restrict
 from holdfast.rundir.stacks import stacks_file, write_on_signal
@@ -142,7 +143,7 @@ def result_of(member: Member) -> dict[str, Any]:
 
 
 def _run_task(session: Session, reference: str) -> None:
-    task = load_task(reference)
+    task = load_task(reference, session.job.program)
     seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
         fit.fit(session, cast("type[Any]", task)(session.job))
@@ -156,8 +157,8 @@ def _run_task(session: Session, reference: str) -> None:
     task(session)
 
 
-def load_task(task: str) -> Any:
-    """The class or function that a reference names.
+def load_task(task: str, program: Program | None) -> Any:
+    """The class or function that a reference names, of the program that asked for the run.
 
     Random numbers that its module draws are the same in every process that imports it.
 
@@ -165,7 +166,7 @@ def load_task(task: str) -> Any:
         JobError: It cannot be imported.
     """
     seed_everything(seed_for("import", task))
-    return reference.load(task)
+    return reference.load_of(program, task)
 
 
 def keep_task(name: str, packed: bytes) -> None:

@@ -112,8 +112,8 @@ def senders(
     chosen = [_tracker(spec, job.name, environment) for spec in job.trackers]
     tracked = TrackedJob(
         name=job.name,
-        params=dict(flat(job.model_dump(mode="json", exclude={"trackers"}))),
-        text=load.dump(job),
+        params=dict(flat(job.model_dump(mode="json", exclude={"trackers", "program"}))),
+        text=load.dump(job, without={"program"}),
         records_progress=job.records_progress,
     )
     return [Sender(tracker, run_dir, tracked, artifacts) for tracker in chosen], artifacts
