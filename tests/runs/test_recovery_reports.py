@@ -152,7 +152,7 @@ def test_a_hang_is_reported_with_where_all_workers_were(faulted):
 
 
 def test_a_hang_in_an_evaluation_is_found(faulted):
-    report, _ = faulted({"how": "sleep", "at": "__holdfast_task__:measure", "step": 5})
+    report, _ = faulted({"how": "sleep", "at": "__main__:measure", "step": 5})
     assert report["missing"] == [1]
     where = {each["rank"]: each for each in report["whereabouts"]}
     assert {each["doing"] for each in where.values()} == {"evaluating after step 5"}

@@ -50,6 +50,7 @@ def test_a_package_is_packed_with_its_name_and_an_installed_one_is_not(
 def test_a_host_runs_the_code_that_it_has_got(project, tmp_path, monkeypatch, task):
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     assert code.located(task, run_dir) == task

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
-import importlib.util
 import shlex
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -30,14 +32,19 @@ _LIBRARIES: Final[dict[type[object], str]] = {
 }
 """What imports the libraries of some models, which takes seconds."""
 
-_FILE_MODULE: Final = "__holdfast_task__"
-"""The module name of a task's file: not `__main__`, so code under its main guard does not run."""
+MAIN: Final = "__main__"
+"""The module of a task's file, as in the program: classes and pickles name it."""
 
 POLICY_MODULE: Final = "__holdfast_policy__"
 """The same for the file of a balance policy, if that is another one."""
 
-_importing: list[Path] = []
-"""Files of tasks that this process imports just now."""
+_MAINS: Final = {MAIN, "__mp_main__"}
+"""Names of the program in its process, and in children of multiprocessing, whose results name it
+by the second.
+"""
+
+_importing: list[str] = []
+"""Files and modules of tasks that this process imports just now."""
 
 
 def imported_by(task: str, model: object) -> list[str]:
@@ -62,7 +69,7 @@ def load_of(program: Program | None, reference: str) -> Callable[..., Any]:
     return load(reference)
 
 
-def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
+def load(reference: str, file_module: str = MAIN) -> Callable[..., Any]:
     """The class or function that `reference` names.
 
     Args:
@@ -80,6 +87,7 @@ def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
             f"no task {reference!r}; use a built-in one ({', '.join(BUILTIN)}) or your own as "
             "package.module:name or path/to/file.py:name"
         )
+    _importing.append(place)
     try:
         module = _from_file(Path(place), file_module) if place.endswith(".py") else _imported(place)
     except JobError:
@@ -94,6 +102,8 @@ def load(reference: str, file_module: str = _FILE_MODULE) -> Callable[..., Any]:
         raise JobError(
             f"task {reference}: importing {place} failed with {type(error).__name__}: {error}"
         ) from error
+    finally:
+        _importing.pop()
     target: Any = module
     for part in name.split("."):
         target = getattr(target, part, None)
@@ -111,24 +121,49 @@ def _imported(place: str) -> ModuleType:
 
 
 def _from_file(path: Path, name: str) -> ModuleType:
-    for known in (sys.modules.get(_FILE_MODULE), sys.modules.get(name)):
-        if known is not None and known.__file__ == str(path):
-            return known
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    """The module of a file, executed as a program is, except for the code under its main guard."""
+    file = str(path.absolute())
+    for known in (sys.modules[MAIN], sys.modules.get(name)):
+        if getattr(known, "__file__", None) == file:
+            return known  # type: ignore[return-value]  # it has an attribute
+    if not path.is_file():
         raise JobError(f"task file {path} does not exist")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    tree = _WithoutGuards().visit(ast.parse(path.read_bytes(), file))
+    code = compile(tree, file, "exec", dont_inherit=True)
+    module = ModuleType(name)
+    module.__file__ = file
+    module.__loader__ = SourceFileLoader(name, file)
+    vars(module).update(__annotations__={}, __builtins__=builtins)
+    names = _MAINS if name == MAIN else {name}
+    before = {each: sys.modules[each] for each in names & sys.modules.keys()}
+    sys.modules.update(dict.fromkeys(names, module))
     sys.path.insert(0, str(path.parent))
-    _importing.append(path)
     try:
-        spec.loader.exec_module(module)
+        exec(code, vars(module))  # noqa: S102  # the user's own code
     except BaseException:
-        del sys.modules[name]
+        for each in names:
+            del sys.modules[each]
+        sys.modules.update(before)
         raise
-    finally:
-        _importing.pop()
     return module
+
+
+class _WithoutGuards(ast.NodeTransformer):
+    """Makes comparisons of `__name__` come out as in an import."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        node.left = _imported_name(node.left)
+        node.comparators = [_imported_name(side) for side in node.comparators]
+        return self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        node.subject = _imported_name(node.subject)
+        return self.generic_visit(node)
+
+
+def _imported_name(side: ast.expr) -> ast.expr:
+    is_name = isinstance(side, ast.Name) and side.id == "__name__"
+    return ast.copy_location(ast.Constant("__imported__"), side) if is_name else side
 
 
 def refuse_while_importing() -> None:
@@ -144,8 +179,15 @@ def of(function: Callable[..., Any]) -> str | None:
     """The reference by which other processes find `function`; None if they cannot import it."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", "<>")
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    has_file = file is not None and Path(file).exists()  # standard input has the name <stdin>
-    if module is None or "<" in name or (module == "__main__" and not has_file):
+    if module is None or "<" in name:
         return None
-    return f"{Path(str(file)).resolve()}:{name}" if module == "__main__" else f"{module}:{name}"
+    if module not in _MAINS:
+        return f"{module}:{name}"
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)
+    file = Path(getattr(main, "__file__", None) or "<stdin>")
+    if name.partition(".")[0] not in vars(main):  # python -m cProfile runs programs in a dict
+        return None
+    if spec is not None and spec.name not in _MAINS and spec.origin == str(file):
+        return f"{spec.name}:{name}"  # started with python -m
+    return f"{file.resolve()}:{name}" if file.exists() else None

@@ -73,7 +73,7 @@ def _end_fork(code: int) -> NoReturn:
 
 def _run(script: Script) -> int:
     """Run the script as the main module; returns its exit status."""
-    main = sys.modules["__main__"] = ModuleType("__main__")
+    main = sys.modules["__main__"] = sys.modules["__mp_main__"] = ModuleType("__main__")
     vars(main).update(__annotations__={}, __builtins__=sys.modules["builtins"])
     try:
         if script.module is not None:
