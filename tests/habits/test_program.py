@@ -101,7 +101,87 @@ def test_a_package_is_started_as_a_module(program):
     assert program("-m", "pkg.options", "--lr", "0.5", **files) == "lr 0.5 0.5\n"
 
 
+@pytest.mark.full
 def test_a_run_that_starts_on_import_of_a_module_is_refused(program):
     main = OPTIONS.replace('if __name__ == "__main__":', "if True:").replace("required=True", "")
     refused = program("-m", "pkg.options", status=1, pkg____init__="", pkg__options=main)
     assert "pkg.options starts a run while it is imported" in refused.splitlines()[-1]
+
+
+SETTINGS = """
+import time
+LR, STARTED, NESTED = 0.1, time.time(), {"a": {"b": 1}}
+class Defaults:
+    width = 3
+"""
+GLOBALS = f"""
+import argparse, dataclasses, enum, math, pathlib, sys, time
+import holdfast, torch
+import settings
+from settings import Defaults
+class Mode(enum.Enum):
+    FAST, SLOW = 1, 2
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    depth: int = 2
+@dataclasses.dataclass
+class Config:
+    lr: float = 0.1
+    inner: Inner = Inner()
+CONFIG, PLAIN, FRESH, MODE = Config(), {{"lr": 0.1, 3: (1, 2)}}, None, Mode.FAST
+ITEMS, NAMES, ARGS, OPTIMIZER = [], {{"a"}}, argparse.Namespace(lr=0.1), torch.optim.SGD
+PATH, DTYPE, STARTED, BASE, LARGE = pathlib.Path("a"), torch.float32, time.time(), {{"x": 1}}, 1.0
+COPY = BASE
+LOSS = torch.nn.MSELoss()
+{LOOP}
+def setup(args):
+    global FRESH, MODE
+    FRESH, MODE = args, Mode.SLOW
+    ITEMS.append(("x", 1))
+    settings.LR = args.lr
+def values(default=PLAIN):
+    return repr([CONFIG, PLAIN, FRESH, MODE, ITEMS, sorted(NAMES), ARGS, default, OPTIMIZER, PATH,
+        DTYPE, settings.LR, settings.NESTED, Defaults.width, BASE, COPY, LARGE, Config.lr, LOSS,
+        torch.get_default_dtype()])
+def main(session):
+    assert values() == session.job.params["values"], values()
+    assert settings.STARTED != session.job.params["started"] != STARTED
+    torch.set_default_dtype(torch.float32)
+    train(session, 0.1)
+if __name__ == "__main__":
+    args = argparse.Namespace(lr=0.5)
+    setup(args)
+    CONFIG.lr, CONFIG.inner, PLAIN["lr"], ARGS.lr = args.lr, Inner(5), args.lr, 4
+    NAMES |= {{"b"}}
+    OPTIMIZER, DTYPE, LARGE = torch.optim.AdamW, torch.float64, math.inf
+    PATH = pathlib.Path("b") / "c"
+    settings.NESTED["a"]["b"], Defaults.width, Config.lr = 7, 9, 0.7
+    COPY = {{**BASE, "x": 2}}
+    torch.set_default_dtype(torch.float64)
+    params = {{"values": values(), "started": time.time()}}
+    print(holdfast.train(main, {{"workers": 2, "batch": 16, "params": params}}).status)
+    LOSS = None
+"""
+
+
+def test_workers_have_the_globals_that_the_program_has_set(program):
+    assert program("globals.py", globals=GLOBALS, settings=SETTINGS) == "finished\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    sampled(["LOSS = torch.nn.L1Loss()", "LOSS.weight_ = torch.ones(3)", "CONFIG.loss = LOSS"], 0),
+)
+def test_a_global_that_cannot_be_given_to_workers_is_refused_by_name(program, change):
+    changed = GLOBALS.replace("    params =", f"    {change}\n    params =")
+    refused = program("globals.py", status=1, globals=changed, settings=SETTINGS).splitlines()[-1]
+    name = "CONFIG" if "CONFIG" in change else "LOSS"
+    assert f"the program has changed {name} of " in refused
+    assert "globals.py after its import, and its workers cannot be given a torch.nn" in refused
+
+
+@pytest.mark.full
+def test_a_global_that_is_too_large_is_refused_by_name(program):
+    changed = GLOBALS.replace("    params =", "    ITEMS = ['x' * 70_000]\n    params =")
+    refused = program("globals.py", status=1, globals=changed, settings=SETTINGS).splitlines()[-1]
+    assert "the global ITEMS and others that this program may change" in refused

@@ -17,7 +17,6 @@ from holdfast.api.result import Result, result_of
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
-from holdfast.job.program import Program
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.environment import left_out
 from holdfast.rundir.run_directory import CODE, RunDirectory, new_run
@@ -25,6 +24,7 @@ from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.callback import OnEvent
 from holdfast.tasks import by_value, reference
+from holdfast.tasks.program import calling_program
 
 
 def train(
@@ -248,18 +248,21 @@ def request_of(
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
         request = load.load(task, values=job or {})
-        if _is_of_main(request.code_file):
-            request = request.model_copy(update={"program": Program(argv=tuple(sys.argv))})
+        file = request.code_file
+        if file is not None and file.resolve() == _main_file():
+            request = request.model_copy(
+                update={"program": calling_program(str(_main_file()) + ":")}
+            )
         return request, None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
     found = reference.of(task)
     name = by_value.plain_name(task)
     values = {"name": name, **values, "task": found or by_value.name_of(task)}
-    values["program"] = {"argv": sys.argv}
+    values["program"] = calling_program(values["task"])
     return load.request(values, where=name), None if found else by_value.pack(task)
 
 
-def _is_of_main(path: Path | None) -> bool:
-    """True if a file is the program that runs here."""
+def _main_file() -> Path | None:
+    """The file of the program that runs here."""
     main = getattr(sys.modules["__main__"], "__file__", None)
-    return path is not None and main is not None and path.resolve() == Path(main).resolve()
+    return None if main is None else Path(main).resolve()

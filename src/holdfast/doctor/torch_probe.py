@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.tasks import reference
+from holdfast.tasks import program
 from holdfast.tasks.task import FineTunes
 from holdfast.worker.checks.kernels import kernel_digests
 from holdfast.worker.checks.numerics import numerics_of
@@ -76,7 +76,7 @@ def _gpu(number: int) -> Gpu:
 
 def _size(job: TrainJob) -> ModelSize | None:
     """Size of a run's memory; None if only the user's function knows the model."""
-    task: Any = reference.load_of(job.program, job.task)
+    task: Any = program.load(job.program, job.task)
     if not inspect.isclass(task):
         return None
     made: Any = cast("type[Any]", task)(job)

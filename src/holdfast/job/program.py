@@ -12,6 +12,10 @@ class Program(Spec):
 
     Attributes:
         argv: Its `sys.argv`.
+        changed: Globals that it may have changed, by module and name, as JSON; see `tasks.program`.
+        dtype: The default of torch, such as `torch.float32`; empty if it has not imported torch.
     """
 
     argv: tuple[str, ...]
+    changed: str = "{}"
+    dtype: str = ""

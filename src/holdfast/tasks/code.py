@@ -12,7 +12,6 @@ import io
 import os
 import shutil
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from typing import Final
 
 from holdfast.errors import JobError, ProtocolError
 from holdfast.tasks import by_value
+from holdfast.tasks.described import INSTALLED, is_installed
 
 FOLDER: Final = "code"
 """Where unpacked sources are, in a run directory."""
@@ -28,8 +28,7 @@ MAX_BYTES: Final = 64 << 20
 """The most that sources may take, unpacked."""
 _OWN: Final = {"holdfast", "holdfast_bench"}
 """Packages of this distribution: hosts have them, also those that are installed from sources."""
-_INSTALLED: Final = {"site-packages", "dist-packages"}
-_SKIPPED: Final = {"__pycache__", "node_modules", *_INSTALLED}
+_SKIPPED: Final = {"__pycache__", "node_modules", *INSTALLED}
 _MARKS: Final = {"pyvenv.cfg", "events.jsonl"}
 """A folder with one of these files is a virtual environment or a run directory."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
@@ -169,9 +168,7 @@ def _package(name: str) -> Path | None:
         path = Path(next(iter(spec.submodule_search_locations)))
     else:
         path = Path(spec.origin or "")
-    standard = [Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib")]
-    is_installed = _INSTALLED & set(path.parts) or any(map(path.is_relative_to, standard))
-    return None if is_installed else path
+    return None if is_installed(path) else path
 
 
 def _below(root: Path, endings: tuple[str, ...] = (".py",)) -> Iterator[Path]:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
-from holdfast.job.program import Program
 from holdfast.tasks import by_value
 
 BUILTIN: Final = {
@@ -52,21 +51,6 @@ def imported_by(task: str, model: object) -> list[str]:
     needed = [] if task.startswith(by_value.PREFIX) else [task]
     library = _LIBRARIES.get(type(model))
     return [*needed, *([library] if library is not None else [])]
-
-
-def load_of(program: Program | None, reference: str) -> Callable[..., Any]:
-    """The class or function of a task, in a process whose `sys.argv` is that of its program.
-
-    Args:
-        program: The program that asked for the run; None if a command did.
-        reference: Names the task.
-
-    Raises:
-        JobError: See `load`.
-    """
-    place = reference.rpartition(":")[0]
-    sys.argv = [place] if program is None else list(program.argv)
-    return load(reference)
 
 
 def load(reference: str, file_module: str = MAIN) -> Callable[..., Any]:

@@ -23,7 +23,8 @@ from holdfast.job.program import Program
 from holdfast.job.script_job import ScriptJob
 from holdfast.linux.supply import restrict
 from holdfast.rundir.stacks import stacks_file, write_on_signal
-from holdfast.tasks import by_value, reference
+from holdfast.tasks import by_value
+from holdfast.tasks import program as programs
 from holdfast.tasks.code import located
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
@@ -166,7 +167,7 @@ def load_task(task: str, program: Program | None) -> Any:
         JobError: It cannot be imported.
     """
     seed_everything(seed_for("import", task))
-    return reference.load_of(program, task)
+    return programs.load(program, task)
 
 
 def keep_task(name: str, packed: bytes) -> None:

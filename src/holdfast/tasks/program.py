@@ -1,0 +1,170 @@
+"""Program: what the program that asks for a run has changed since its import, for its workers.
+
+Under torchrun, code under the main guard runs in every process. Here it runs in one, and workers
+import the same sources. So globals that can differ afterwards are described with the job, and set
+in workers once these have imported the task. The sources say which can: see `tasks.assigned`.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Final
+
+from holdfast.errors import JobError
+from holdfast.job.program import Program
+from holdfast.tasks import reference
+from holdfast.tasks.assigned import Assigned, assigned_in
+from holdfast.tasks.described import describe, is_own, rebuilt, replace_content
+
+MAX_BYTES: Final = 64 << 10
+_MUTABLE: Final = ("list", "dict", "set", "object")
+
+
+def calling_program(task: str) -> Program:
+    """The program of this process, as workers of `task` need it.
+
+    Raises:
+        JobError: It has changed more than travels with a job.
+    """
+    place = task.rpartition(":")[0]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    main = place if spec is not None and spec.name == place else "__main__"
+    changed = {}
+    sources = list(_sources())
+    everywhere = Assigned()
+    for _, assigned in sources:
+        everywhere.attributes |= assigned.attributes
+        everywhere.of_imports |= assigned.of_imports
+        everywhere.is_dynamic |= assigned.is_dynamic
+    for module, assigned in sources:
+        is_main = module.__name__ == "__main__"
+        everywhere.rebound = assigned.rebound | (set() if is_main else everywhere.of_imports)
+        everywhere.changed = assigned.changed
+        if not is_main:
+            everywhere.used = {*vars(module)}
+            changed[module.__name__] = dict(_changes(module, everywhere, main))
+        elif main == place or place.endswith(".py"):
+            everywhere.used = assigned.used
+            changed[main] = dict(_changes(module, everywhere, main))
+    _check_size(changed)
+    torch = sys.modules.get("torch")
+    dtype = str(torch.get_default_dtype()) if torch else ""
+    return Program(argv=tuple(sys.argv), changed=json.dumps(changed), dtype=dtype)
+
+
+def load(program: Program | None, task: str) -> Callable[..., Any]:
+    """The class or function of a task, in a process that gets what its program has.
+
+    Args:
+        program: The program that asked for the run; None if a command did.
+        task: Names the class or function.
+
+    Raises:
+        JobError: See `reference.load`; or a value is not described, and differs.
+    """
+    sys.argv = [task.rpartition(":")[0]] if program is None else list(program.argv)
+    found = reference.load(task)
+    if program is not None:
+        if program.dtype:
+            torch = import_module("torch")
+            torch.set_default_dtype(getattr(torch, program.dtype.removeprefix("torch.")))
+        for module, changes in json.loads(program.changed).items():
+            for path, (how, described) in changes.items():
+                _change(module, path, how, described)
+    return found
+
+
+def _sources() -> Iterator[tuple[ModuleType, Assigned]]:
+    """The user's modules around this program, with what their sources assign."""
+    main = Path(getattr(sys.modules["__main__"], "__file__", None) or "here").absolute()
+    if not main.is_file():  # a notebook may have changed anything
+        yield ModuleType("notebook"), Assigned(is_dynamic=True)
+    for name, module in sys.modules.copy().items():
+        if name == module.__name__ and is_own(name):
+            file = Path(str(module.__file__))
+            if file.is_relative_to(main.parent) or file.is_relative_to(Path.cwd()):
+                try:
+                    yield module, assigned_in(file.read_bytes(), _line_of(module))
+                except (OSError, SyntaxError, ValueError):  # it is no Python source any more
+                    continue
+
+
+def _line_of(module: ModuleType) -> float:
+    """The line that a program executes in its outermost frame."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals is vars(module):
+            return frame.f_lineno
+        frame = frame.f_back
+    return math.inf
+
+
+def _changes(module: ModuleType, assigned: Assigned, main: str) -> Iterator[tuple[str, Any]]:
+    """Paths of values that can have changed since the import, with how, and their descriptions."""
+    for name, value in list(vars(module).items()):
+        if name not in assigned.used or name[:2] == "__" or isinstance(value, ModuleType):
+            continue
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for attribute, each in list(vars(value).items()):
+                can_change = attribute in assigned.attributes or assigned.is_dynamic
+                if can_change and not attribute.startswith("__") and _is_plain(each):
+                    yield f"{value.__qualname__}.{attribute}", ["rebound", describe(each, main)]
+        is_rebound = name in assigned.rebound
+        if is_rebound or name in assigned.changed:
+            yield name, ["rebound" if is_rebound else "changed", describe(value, main)]
+        elif not isinstance(value, type | FunctionType):
+            described = describe(value, main)
+            is_opaque = isinstance(described, list) and described[0] == "opaque"
+            if assigned.is_dynamic or (isinstance(described, list) and described[0] in _MUTABLE):
+                yield from [] if is_opaque else [(name, ["maybe", described])]
+
+
+def _is_plain(value: object) -> bool:
+    is_code = callable(value) or hasattr(value, "__get__") or hasattr(value, "__set__")
+    return not is_code and not isinstance(value, enum.Enum)
+
+
+def _check_size(changed: dict[str, dict[str, Any]]) -> None:
+    sizes = {path: len(json.dumps(each)) for of in changed.values() for path, each in of.items()}
+    if sum(sizes.values()) > MAX_BYTES:
+        raise JobError(
+            f"the global {max(sizes, key=lambda path: sizes[path])} and others that this program "
+            f"may change after its import take more than {MAX_BYTES >> 10} KiB, too much to "
+            "travel with a job; build or load them in the training function"
+        )
+
+
+def _change(module: str, path: str, how: str, described: Any) -> None:
+    """Give a global of this process the value that the program has.
+
+    Raises:
+        JobError: It cannot be rebuilt.
+    """
+    *outer, name = path.split(".")
+    owner: Any = sys.modules.get(module) or import_module(module)
+    for each in outer:
+        owner = getattr(owner, each)
+    is_there = name in vars(owner)
+    old = vars(owner).get(name)
+    is_same = is_there and json.dumps(describe(old, "__main__")) == json.dumps(described)
+    if is_same and how == "maybe":  # what is not described in it is as it was
+        return
+    try:
+        new = rebuilt(described)
+    except ValueError as error:
+        if not is_there:  # the task does not use it, or raises NameError as in Python
+            return
+        raise JobError(
+            f"the program has changed {path} of {getattr(owner, '__file__', module)} after its "
+            f"import, and its workers cannot be given a {error}; put what it is made of into "
+            "params, or build it in the training function"
+        ) from None
+    if not is_same and not (how != "rebound" and replace_content(old, new)):
+        setattr(owner, name, new)
