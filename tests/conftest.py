@@ -103,6 +103,7 @@ def pytest_configure(config):
     settings.register_profile("busy machine", settings(), deadline=None)
     settings.load_profile("busy machine")
     torch.set_num_threads(1)  # threads of several pytest processes would wait for each other
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
 
 
 @pytest.fixture(scope="session")

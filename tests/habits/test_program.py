@@ -1,11 +1,12 @@
 """The program that starts a run: its options, globals, names of classes, and signals."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from conftest import sampled
+from conftest import events_of, printed, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -185,3 +186,41 @@ def test_a_global_that_is_too_large_is_refused_by_name(program):
     changed = GLOBALS.replace("    params =", "    ITEMS = ['x' * 70_000]\n    params =")
     refused = program("globals.py", status=1, globals=changed, settings=SETTINGS).splitlines()[-1]
     assert "the global ITEMS and others that this program may change" in refused
+
+
+NOHUP = ("nohup", sys.executable, "-m", "holdfast")
+
+
+def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed(tmp_path):
+    words = ("train", "digits", "epochs=300", "workers=2", "--run", "run")
+    command = subprocess.Popen([*NOHUP, *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(metrics.exists)
+    wait_until(lambda: b"\n" in metrics.read_bytes())
+    before = metrics.read_bytes().count(b"\n")
+    command.send_signal(signal.SIGHUP)
+    wait_until(lambda: metrics.read_bytes().count(b"\n") > before + 60 or command.poll())
+    assert command.poll() is None, events_of(tmp_path / "run")[-1]
+    command.terminate()
+    assert command.wait() == 0
+    assert events_of(tmp_path / "run")[-1]["status"] == "stopped"
+
+
+@pytest.mark.full
+def test_a_script_under_nohup_ignores_what_nohup_ignores(tmp_path):
+    source = "import signal; print(*map(signal.getsignal, (signal.SIGHUP, signal.SIGTERM)))"
+    (tmp_path / "script.py").write_text(source)
+    command = [*NOHUP, "run", "--run", "run", "script.py"]
+    subprocess.run(command, cwd=tmp_path, stderr=subprocess.DEVNULL, check=True)
+    assert printed(tmp_path).strip() == "1 0", "Handlers.SIG_IGN, Handlers.SIG_DFL"
+
+
+def test_a_run_needs_no_home_no_user_name_and_no_standard_streams(tmp_path):
+    words = ("train", "digits", "epochs=1", "--run", "run")
+    command = ["env", "-u", "HOME", "-u", "XDG_STATE_HOME", *NOHUP[1:], *words]
+    nobody = ["unshare", "--user", "--map-user=54321", "--map-group=54321"]
+    if subprocess.run([*nobody, "true"], check=False, capture_output=True).returncode == 0:
+        command = [*nobody, *command]  # else it runs with a user name
+    closed = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash"]
+    subprocess.run([*closed, *command], cwd=tmp_path, check=True)
+    assert events_of(tmp_path / "run")[-1]["status"] == "finished"

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.cli.output import checked_output
 from holdfast.launch.collector import without_collector
-from holdfast.launch.spawn import WORKER, spawn
+from holdfast.launch.spawn import WORKER, open_standard_streams, spawn
 
 WITH_WORKERS: Final = {"train", "run", "drill", "coordinator", "agent", "doctor"}
 
@@ -16,6 +16,7 @@ def main() -> None:
     """Run the command line."""
     if not sys.platform.startswith("linux"):
         sys.exit("holdfast: needs Linux (memfd, pidfd and fork)")
+    open_standard_streams()
     words = sys.argv[1:]
     command, first = [*words, "", ""][:2]
     new = command in WITH_WORKERS or (command == "chaos" and not first.startswith("-"))

@@ -90,6 +90,16 @@ class Spawned:
         return fork(process, output, {fd: fd for fd in fds})
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed, so that nothing else gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def spawn(entry: str, *, is_command: bool = False) -> Spawned:
     """Start a fork server whose forks call `main` of the module `entry`.
 
@@ -97,6 +107,7 @@ def spawn(entry: str, *, is_command: bool = False) -> Spawned:
         entry: Name of the module.
         is_command: See `Spawned`.
     """
+    open_standard_streams()
     near, far = socket.socketpair()
     output = os.memfd_create("holdfast-fork-server", os.MFD_CLOEXEC)
     arguments = ["--socket", str(far.fileno()), "--parent", str(os.getpid()), "--entry", entry]

@@ -21,6 +21,11 @@ _ORPHANED: Final = 70
 """The exit status of a process whose parent died before it was tied to it."""
 
 
+def heard_stop_signals() -> list[signal.Signals]:
+    """Stop signals that this process does not ignore: what nohup ignores stays ignored."""
+    return [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 def leave_signals_to_parent() -> None:
     """Ignore stop signals: the parent decides what to do."""
     for number in STOP_SIGNALS:

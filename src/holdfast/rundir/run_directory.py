@@ -31,6 +31,7 @@ import os
 import re
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -291,8 +292,17 @@ def agents_dir() -> Path:
 
 def state_dir() -> Path:
     """Directory for what outlives a command and belongs to no run directory."""
-    given = os.environ.get("XDG_STATE_HOME")
-    return (Path(given) if given else Path.home() / ".local" / "state") / "holdfast"
+    if given := os.environ.get("XDG_STATE_HOME"):
+        return Path(given) / "holdfast"
+    with suppress(RuntimeError):  # the user has no entry and no HOME
+        return Path.home() / ".local" / "state" / "holdfast"
+    path = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.lstat().st_uid != os.getuid() or path.is_symlink():
+        raise JobError(
+            f"{path} belongs to another user; set XDG_STATE_HOME to a directory of yours"
+        )
+    return path
 
 
 def _locked(path: Path) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from holdfast.linux.lifeline import STOP_SIGNALS
+from holdfast.linux.lifeline import heard_stop_signals
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Controls:
 
 @contextmanager
 def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
-    """Stop a run by the signals in STOP_SIGNALS, and abort it when they are repeated.
+    """Stop a run by stop signals that are not ignored, and abort it when they are repeated.
 
     Args:
         controls: Controls of the run.
@@ -53,7 +53,7 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
             doing = "aborting" if controls.abort else f"stopping {what}; once more to abort"
             os.write(2, f"{doing}\n".encode())
 
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, stop) for number in heard_stop_signals()}
     try:
         yield
     finally:
