@@ -202,7 +202,7 @@ def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed(tmp_path):
     wait_until(lambda: metrics.read_bytes().count(b"\n") > before + 60 or command.poll())
     assert command.poll() is None, events_of(tmp_path / "run")[-1]
     command.terminate()
-    assert command.wait() == 0
+    assert command.wait() == 130
     assert events_of(tmp_path / "run")[-1]["status"] == "stopped"
 
 

@@ -24,7 +24,7 @@ from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.callback import OnEvent
 from holdfast.tasks import by_value, reference
-from holdfast.tasks.program import calling_program
+from holdfast.tasks.program import calling_program, is_calling
 
 
 def train(
@@ -248,11 +248,8 @@ def request_of(
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
         request = load.load(task, values=job or {})
-        file = request.code_file
-        if file is not None and file.resolve() == _main_file():
-            request = request.model_copy(
-                update={"program": calling_program(str(_main_file()) + ":")}
-            )
+        if is_calling(request.task):
+            request = request.model_copy(update={"program": calling_program(request.task)})
         return request, None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})
     found = reference.of(task)
@@ -260,9 +257,3 @@ def request_of(
     values = {"name": name, **values, "task": found or by_value.name_of(task)}
     values["program"] = calling_program(values["task"])
     return load.request(values, where=name), None if found else by_value.pack(task)
-
-
-def _main_file() -> Path | None:
-    """The file of the program that runs here."""
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    return None if main is None else Path(main).resolve()

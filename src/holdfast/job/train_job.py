@@ -230,12 +230,6 @@ class TrainRequest(RunKeys):
             )
 
     @property
-    def code_file(self) -> Path | None:
-        """File with the task; None if it is built in, or in a module."""
-        place = self.task.rpartition(":")[0]
-        return Path(place) if place.endswith(".py") else None
-
-    @property
     def weighs_shards(self) -> bool:
         """True if the number of shards is to be measured: they can be divided unevenly."""
         return self.shards == AUTO and self.balance != "even"
@@ -387,6 +381,12 @@ class TrainJob(TrainRequest):
     def code_reference(self) -> str:
         """Reference to the code that workers import: `package.module:name` and so on."""
         return self.task
+
+    @property
+    def code_file(self) -> Path | None:
+        """File with the task; None if it is built in, or in a module."""
+        place = self.task.rpartition(":")[0]
+        return Path(place) if place.endswith(".py") else None
 
     @property
     def library_variables(self) -> dict[str, str]:

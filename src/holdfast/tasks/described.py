@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, FunctionType, MappingProxyType
 from typing import Any, Final
 
 MAX_DEPTH: Final = 20
-MAX_PARTS: Final = 10_000
+MAX_PARTS: Final = 100_000
 """The most levels and parts of a container; a larger one is described by its type only."""
 INSTALLED: Final = {"site-packages", "dist-packages"}
 _PLAIN_BASES: Final = {"Namespace", "_AttributeHolder", "SimpleNamespace", "ABC", "Generic"}
@@ -52,11 +52,10 @@ def name_of(value: Any, main: str) -> str | None:
     """The name of a class or function in workers, where the program is called `main`."""
     module = str(getattr(value, "__module__", None))
     name = f"{module}:{getattr(value, '__qualname__', '')}"
-    try:
-        is_found = named(name) is value
-    except (AttributeError, ImportError, ValueError):
-        return None
-    return name.replace("__main__:", f"{main}:") if is_found else None
+    found: Any = sys.modules.get(module)
+    for part in name.partition(":")[2].split("."):
+        found = getattr(found, part, None)
+    return name.replace("__main__:", f"{main}:") if found is value else None
 
 
 def describe(value: Any, main: str) -> Any:
@@ -85,6 +84,8 @@ class _Writer:
             return ["path", str(value)]
         if kind.__module__ == "torch" and kind.__name__ == "dtype":
             return ["name", str(value).replace(".", ":")]
+        if kind.__module__ == "torch" and kind.__name__ == "device":
+            return ["device", str(value)]
         if isinstance(value, enum.Enum) and name:
             return ["name", f"{name}.{value.name}"]
         if isinstance(value, type | FunctionType | BuiltinFunctionType):
@@ -121,10 +122,9 @@ def rebuilt(described: Any) -> Any:
     if not isinstance(described, list):
         return described
     match described:
-        case ["path", text]:
-            return Path(text)
-        case ["name", name]:
-            return named(name)
+        case ["path" | "name" | "device" as word, str(text)]:
+            make = {"path": Path, "name": named, "device": _device}[word]
+            return make(text)
         case ["dict", items]:
             return {rebuilt(key): rebuilt(each) for key, each in items}
         case ["object", name, items]:
@@ -134,6 +134,10 @@ def rebuilt(described: Any) -> Any:
         case [kind, items] if kind in _CONTAINERS:
             return _CONTAINERS[kind](map(rebuilt, items))
     raise ValueError(described[1])
+
+
+def _device(name: str) -> Any:
+    return import_module("torch").device(name)
 
 
 def replace_content(old: Any, new: Any) -> bool:

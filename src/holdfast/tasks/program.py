@@ -8,6 +8,7 @@ in workers once these have imported the task. The sources say which can: see `ta
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
 import math
 import sys
@@ -24,7 +25,19 @@ from holdfast.tasks.assigned import Assigned, assigned_in
 from holdfast.tasks.described import describe, is_own, rebuilt, replace_content
 
 MAX_BYTES: Final = 64 << 10
+MAX_COMPARED_BYTES: Final = 4 << 10
+"""Longer descriptions of what no assignment names are compared by digest."""
 _MUTABLE: Final = ("list", "dict", "set", "object")
+
+
+def is_calling(task: str) -> bool:
+    """True if a task is named that belongs to the program of this process."""
+    main = sys.modules["__main__"]
+    place = task.rpartition(":")[0]
+    if place.endswith(".py"):
+        file = getattr(main, "__file__", None)
+        return file is not None and Path(place).resolve() == Path(file).resolve()
+    return place == getattr(getattr(main, "__spec__", None), "name", None)
 
 
 def calling_program(task: str) -> Program:
@@ -34,10 +47,9 @@ def calling_program(task: str) -> Program:
         JobError: It has changed more than travels with a job.
     """
     place = task.rpartition(":")[0]
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    main = place if spec is not None and spec.name == place else "__main__"
+    main = place if is_calling(task) and not place.endswith(".py") else "__main__"
     changed = {}
-    sources = list(_sources())
+    sources = list(_sources(task))
     everywhere = Assigned()
     for _, assigned in sources:
         everywhere.attributes |= assigned.attributes
@@ -53,6 +65,7 @@ def calling_program(task: str) -> Program:
         elif main == place or place.endswith(".py"):
             everywhere.used = assigned.used
             changed[main] = dict(_changes(module, everywhere, main))
+    changed = {module: changes for module, changes in changed.items() if changes}
     _check_size(changed)
     torch = sys.modules.get("torch")
     dtype = str(torch.get_default_dtype()) if torch else ""
@@ -81,19 +94,22 @@ def load(program: Program | None, task: str) -> Callable[..., Any]:
     return found
 
 
-def _sources() -> Iterator[tuple[ModuleType, Assigned]]:
-    """The user's modules around this program, with what their sources assign."""
+def _sources(task: str) -> Iterator[tuple[ModuleType, Assigned]]:
+    """The user's modules around this program and its task, with what their sources assign."""
     main = Path(getattr(sys.modules["__main__"], "__file__", None) or "here").absolute()
+    package = sys.modules.get(task.partition(".")[0].partition(":")[0])
+    of_task = Path(getattr(package, "__file__", None) or main)
+    roots = [main.parent, Path.cwd(), of_task.parents[of_task.name == "__init__.py"]]
     if not main.is_file():  # a notebook may have changed anything
         yield ModuleType("notebook"), Assigned(is_dynamic=True)
     for name, module in sys.modules.copy().items():
-        if name == module.__name__ and is_own(name):
-            file = Path(str(module.__file__))
-            if file.is_relative_to(main.parent) or file.is_relative_to(Path.cwd()):
-                try:
-                    yield module, assigned_in(file.read_bytes(), _line_of(module))
-                except (OSError, SyntaxError, ValueError):  # it is no Python source any more
-                    continue
+        file = Path(getattr(module, "__file__", None) or "/")
+        is_near = any(map(file.is_relative_to, roots))
+        if is_near and name == getattr(module, "__name__", "") and is_own(name):
+            try:
+                yield module, assigned_in(file.read_bytes(), _line_of(module))
+            except (OSError, SyntaxError, ValueError):  # it is no Python source any more
+                continue
 
 
 def _line_of(module: ModuleType) -> float:
@@ -123,7 +139,14 @@ def _changes(module: ModuleType, assigned: Assigned, main: str) -> Iterator[tupl
             described = describe(value, main)
             is_opaque = isinstance(described, list) and described[0] == "opaque"
             if assigned.is_dynamic or (isinstance(described, list) and described[0] in _MUTABLE):
+                text = json.dumps(described)
+                if len(text) > MAX_COMPARED_BYTES:
+                    described = ["digest", f"{type(value).__name__} of this size", _digest(text)]
                 yield from [] if is_opaque else [(name, ["maybe", described])]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_plain(value: object) -> bool:
@@ -148,12 +171,19 @@ def _change(module: str, path: str, how: str, described: Any) -> None:
         JobError: It cannot be rebuilt.
     """
     *outer, name = path.split(".")
-    owner: Any = sys.modules.get(module) or import_module(module)
-    for each in outer:
-        owner = getattr(owner, each)
+    try:
+        owner: Any = sys.modules.get(module) or import_module(module)
+        for each in outer:
+            owner = getattr(owner, each)
+    except Exception:  # noqa: BLE001  # a module of the user; the task does not use it, or raises too
+        return
     is_there = name in vars(owner)
     old = vars(owner).get(name)
-    is_same = is_there and json.dumps(describe(old, "__main__")) == json.dumps(described)
+    text = json.dumps(describe(old, "__main__"))
+    if isinstance(described, list) and described[0] == "digest":
+        is_same = is_there and _digest(text) == described[-1]
+    else:
+        is_same = is_there and text == json.dumps(described)
     if is_same and how == "maybe":  # what is not described in it is as it was
         return
     try:
