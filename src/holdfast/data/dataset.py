@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, TypeGuard
@@ -65,7 +66,7 @@ class MapStyle:
         self.samples = samples
         self.collate = collate
         kind = type(samples)
-        self.fingerprint = f"{kind.__module__}.{kind.__qualname__}:{len(samples)}"
+        self.fingerprint = f"{name_of_kind(kind)}:{len(samples)}"
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -150,6 +151,13 @@ def generators_kept() -> Iterator[None]:
         random.setstate(pythons)
         if gpus:
             torch.cuda.set_rng_state_all(gpus)
+
+
+def name_of_kind(kind: type) -> str:
+    """A name of a class for fingerprints, on which the sample order depends."""
+    is_of_file = kind.__module__ == "__main__" and sys.modules["__main__"].__spec__ is None
+    module = "__holdfast_task__" if is_of_file else kind.__module__  # as runs have always named it
+    return f"{module}.{kind.__qualname__}"
 
 
 def seed_everything(seed: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
-from holdfast.data.dataset import Collate, generators_kept, name_of, seed_everything
+from holdfast.data.dataset import Collate, generators_kept, name_of, name_of_kind, seed_everything
 from holdfast.data.loading.digest import digest_of
 from holdfast.data.loading.loaded import Loaded, collated
 from holdfast.data.loading.loader import sample_key
@@ -66,7 +66,7 @@ class StreamReader:
         self.total_steps = steps
         kind = type(stream)
         self.facts = {
-            "stream": f"{kind.__module__}.{kind.__qualname__}",
+            "stream": name_of_kind(kind),
             "batch_size": batch_size,
             "drops_last": drops_last,
             "num_shards": num_shards,
