@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -127,7 +129,9 @@ class Journal:
             raise self._broken(error) from None
 
     def _broken(self, error: Exception) -> HoldfastError:
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        why = os.strerror(errno.ENOSPC) if is_full else error
         return HoldfastError(
-            f"{self._path} cannot be used: {error}; check the disk, then resume the run from its "
+            f"{self._path} cannot be used: {why}; check the disk, then resume the run from its "
             "last checkpoint"
         )

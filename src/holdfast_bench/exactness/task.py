@@ -220,7 +220,7 @@ def _set_before(
 def _change_after(session: Session, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     session.state["set_before"] += 1
     with torch.no_grad():
-        for tensor in model.state_dict().values():
+        for tensor in (*model.parameters(), *model.buffers()):
             tensor.copy_(tensor * 2)
     for group in optimizer.param_groups:
         group["lr"] *= 0.5
