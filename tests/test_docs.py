@@ -38,10 +38,11 @@ TAKE_LONG = {
 
 
 def by_tier(page):
-    """A page that takes long belongs to `make soak`, the README with its drill to `test-all`."""
+    """A page that takes long belongs to `make soak`, the README and its next page to `test-all`."""
     if page.name in TAKE_LONG:
         return pytest.param(page, marks=pytest.mark.soak)
-    return pytest.param(page, marks=pytest.mark.full if page.name == "README.md" else ())
+    is_dear = page.name in ("README.md", "from-pytorch.md")
+    return pytest.param(page, marks=pytest.mark.full if is_dear else ())
 
 
 @pytest.mark.slow

@@ -290,3 +290,18 @@ def object_of_module(session):
 
     session.on_commit(after)
     train_on(session, model)
+
+
+def counts_in_a_closure(session):
+    """Count steps in a variable, and in `session.state`."""
+    model, _ = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1))
+    seen = []
+
+    def count():
+        seen.append(session.step)
+        session.state["seen"] = session.state.get("seen", 0) + 1
+        if session.step == 12:
+            print("counted", len(seen), session.state["seen"], flush=True)
+
+    session.on_commit(count)
+    train_on(session, model)

@@ -1,5 +1,6 @@
 """State of models, optimizers and user code is right after a resume and in exports, or refused."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,9 @@ def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
 def test_state_that_would_be_lost_is_refused(train, task, message):
     with pytest.raises(JobError, match=message):
         train(**own(task))
+
+
+def test_variables_of_a_function_are_no_state(resumed):
+    run, _ = resumed("counts_in_a_closure")
+    log = (run / "logs" / "rank-0.log").read_text()
+    assert re.findall(r"counted .*", log) == ["counted 12 12", "counted 7 12"]
