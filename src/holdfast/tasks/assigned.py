@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -18,6 +20,7 @@ class Assigned:
         changed: Globals whose values the guard changes in place.
         attributes: Attributes that guard and functions assign.
         of_imports: Those of them that belong to classes, or to something imported.
+        modules: Modules that it imports, as its statements name them.
         used: Names that functions and classes use.
         is_dynamic: True if it computes names of modules or classes, as with `setattr`.
     """
@@ -26,10 +29,12 @@ class Assigned:
     changed: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     of_imports: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     is_dynamic: bool = False
 
 
+@lru_cache(maxsize=1 << 10)  # a program may start many runs
 def assigned_in(source: bytes, line: float) -> Assigned:
     """The names that a source assigns after its import, up to a line of its main guard."""
     tree = ast.parse(source)
@@ -38,6 +43,8 @@ def assigned_in(source: bytes, line: float) -> Assigned:
     imports = [each.asname or each.name for each in nodes if isinstance(each, ast.alias)]
     imported = {name.partition(".")[0] for name in imports}
     imported |= {each.name for each in nodes if isinstance(each, ast.ClassDef)}
+    for each in nodes:
+        found.modules |= set(_modules_of(each))
     for part in nodes:
         is_guard = isinstance(part, ast.If) and "__name__" in ast.dump(part.test)
         loops = [each for each in ast.walk(part) if isinstance(each, ast.For | ast.While)]
@@ -48,6 +55,16 @@ def assigned_in(source: bytes, line: float) -> Assigned:
                 if is_guard and getattr(node, "lineno", 0) <= last:
                     _take_from_guard(found, node)
     return found
+
+
+def _modules_of(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (each.name for each in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            place = "." * level + (module or "")
+            yield from filter(None, [module and place])
+            yield from (f"{place}{'.' if module else ''}{each.name}" for each in names)
 
 
 def _take(found: Assigned, node: ast.AST, imported: set[str], *, in_guard: bool) -> None:

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import resolve_name
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -22,6 +23,7 @@ from holdfast.errors import JobError
 from holdfast.job.program import Program
 from holdfast.tasks import reference
 from holdfast.tasks.assigned import Assigned, assigned_in
+from holdfast.tasks.by_value import PREFIX
 from holdfast.tasks.described import describe, is_own, rebuilt, replace_content
 
 MAX_BYTES: Final = 64 << 10
@@ -49,13 +51,13 @@ def calling_program(task: str) -> Program:
     place = task.rpartition(":")[0]
     main = place if is_calling(task) and not place.endswith(".py") else "__main__"
     changed = {}
-    sources = list(_sources(task))
+    sources = {module.__name__: (module, assigned) for module, assigned in _sources(task)}
     everywhere = Assigned()
-    for _, assigned in sources:
+    for _, assigned in sources.values():
         everywhere.attributes |= assigned.attributes
         everywhere.of_imports |= assigned.of_imports
         everywhere.is_dynamic |= assigned.is_dynamic
-    for module, assigned in sources:
+    for module, assigned in (sources[name] for name in _imported(task, sources) if name in sources):
         is_main = module.__name__ == "__main__"
         everywhere.rebound = assigned.rebound | (set() if is_main else everywhere.of_imports)
         everywhere.changed = assigned.changed
@@ -110,6 +112,33 @@ def _sources(task: str) -> Iterator[tuple[ModuleType, Assigned]]:
                 yield module, assigned_in(file.read_bytes(), _line_of(module))
             except (OSError, SyntaxError, ValueError):  # it is no Python source any more
                 continue
+
+
+def _imported(task: str, sources: dict[str, tuple[ModuleType, Assigned]]) -> list[str]:
+    """The names of the modules that a task imports, at once or late, and of its own."""
+    names = [_module_of(task)]
+    for name in names:  # it grows
+        if name in sources:
+            module, assigned = sources[name]
+            imported = [_absolute(each, module.__package__) for each in sorted(assigned.modules)]
+            names += [each for each in imported if each not in names]
+    return names
+
+
+def _absolute(name: str, package: str | None) -> str:
+    try:
+        return resolve_name(name, package or "none")
+    except ImportError:  # nothing can import it either
+        return name
+
+
+def _module_of(task: str) -> str:
+    """The name of the module of a task in this process; that of the program for its own code."""
+    place = task.rpartition(":")[0]
+    if is_calling(task) or task.startswith(PREFIX):
+        return "__main__"
+    files = {getattr(each, "__file__", None): name for name, each in sys.modules.copy().items()}
+    return files.get(place, place)
 
 
 def _line_of(module: ModuleType) -> float:
