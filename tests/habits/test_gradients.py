@@ -145,6 +145,7 @@ def test_what_one_worker_would_train_alone_is_refused(weights, task, message):
         weights(task, workers=2)
 
 
+@pytest.mark.full
 def test_what_a_hook_trains_beside_is_refused_unless_it_is_registered(weights, tmp_path):
     keys = {"workers": 2, "params": {"saved": True}}
     one = weights(tasks.trains_beside_the_run, **keys)

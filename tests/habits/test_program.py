@@ -93,6 +93,7 @@ def test_classes_of_a_program_are_those_of_main_in_its_workers(program, how):
     assert read == "[Net(in_features=2, out_features=1, bias=True), Vocabulary(words=[4])]\n"
 
 
+@pytest.mark.full
 def test_a_package_is_started_as_a_module(program):
     main = OPTIONS.replace(LOOP, "from .loop import train").replace(
         "session, args.lr", 'session, args.lr if main.__module__ == "pkg.options" else 0'
@@ -191,6 +192,7 @@ def test_a_global_that_is_too_large_is_refused_by_name(program):
 NOHUP = ("nohup", sys.executable, "-m", "holdfast")
 
 
+@pytest.mark.full
 def test_a_run_under_nohup_goes_on_when_its_terminal_is_closed(tmp_path):
     words = ("train", "digits", "epochs=300", "workers=2", "--run", "run")
     command = subprocess.Popen([*NOHUP, *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
@@ -215,6 +217,7 @@ def test_a_script_under_nohup_ignores_what_nohup_ignores(tmp_path):
     assert printed(tmp_path).strip() == "1 0", "Handlers.SIG_IGN, Handlers.SIG_DFL"
 
 
+@pytest.mark.full
 def test_a_run_needs_no_home_no_user_name_and_no_standard_streams(tmp_path):
     words = ("train", "digits", "epochs=1", "--run", "run")
     command = ["env", "-u", "HOME", "-u", "XDG_STATE_HOME", *NOHUP[1:], *words]

@@ -81,6 +81,7 @@ def test_other_names_of_parts_of_the_state_stay_part_of_it(resumed, train, tmp_p
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.full
 def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
     mark = tmp_path / "mark"
     keys = own("perhaps_compiled", params={"mark": str(mark)})
