@@ -140,10 +140,6 @@ class _WithoutGuards(ast.NodeTransformer):
         node.comparators = [_imported_name(side) for side in node.comparators]
         return self.generic_visit(node)
 
-    def visit_Match(self, node: ast.Match) -> ast.AST:
-        node.subject = _imported_name(node.subject)
-        return self.generic_visit(node)
-
 
 def _imported_name(side: ast.expr) -> ast.expr:
     is_name = isinstance(side, ast.Name) and side.id == "__name__"
