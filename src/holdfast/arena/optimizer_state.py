@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
@@ -39,6 +39,17 @@ def name_of(parameter: str, key: str, path: str = "") -> str:
 def is_one(name: str) -> bool:
     """True if a tensor is laid out under a name that `name_of` gave."""
     return name.startswith((_PREFIX, _NESTED))
+
+
+def entries_of(
+    optimizer: Optimizer, names: Mapping[torch.Tensor, str]
+) -> Iterator[tuple[str, dict[Any, Any], Any]]:
+    """The entries that an optimizer keeps for parameters: the name, the dictionary and its key."""
+    for path, state in states_of(optimizer):
+        for parameter, values in state.items():
+            name = names.get(parameter)
+            if name is not None and isinstance(values, dict):
+                yield from ((name_of(name, key, path), values, key) for key in list(values))
 
 
 def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, str]) -> list[Field]:
@@ -142,15 +153,10 @@ def _fields_in(shadow: Optimizer, named: dict[torch.Tensor, str]) -> Iterator[Fi
     Raises:
         JobError: It keeps what cannot be saved.
     """
-    for path, state in states_of(shadow):
-        for each, values in state.items():
-            if each not in named or not isinstance(values, dict):
-                continue
-            for key, value in values.items():
-                name = name_of(named[each], key, path)
-                if not isinstance(value, torch.Tensor):
-                    encode(value, name)
-                elif not isinstance(key, str) or ":" in key:
-                    raise JobError(f"{name} is not named by a string without a colon; rename it")
-                else:
-                    yield field_of(name, value)
+    for name, values, key in entries_of(shadow, named):
+        if not isinstance(values[key], torch.Tensor):
+            encode(values[key], name)
+        elif not isinstance(key, str) or ":" in key:
+            raise JobError(f"{name} is not named by a string without a colon; rename it")
+        else:
+            yield field_of(name, values[key])

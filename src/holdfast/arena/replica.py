@@ -306,13 +306,9 @@ class Replica:
     def _state_tensors(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """The tensors that optimizers keep for parameters: the name, and the dictionary and key."""
         for optimizer in self.optimizers:
-            for path, state in states_of(optimizer):
-                for parameter, values in state.items():
-                    name = self._names.get(parameter)
-                    if name is None or not isinstance(values, dict):  # no state of a parameter
-                        continue
-                    for key in [k for k, v in values.items() if isinstance(v, torch.Tensor)]:
-                        yield optimizer_state.name_of(name, key, path), values, key
+            for name, values, key in optimizer_state.entries_of(optimizer, self._names):
+                if isinstance(values[key], torch.Tensor):
+                    yield name, values, key
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.
