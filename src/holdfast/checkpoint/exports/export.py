@@ -77,8 +77,7 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
             f"{target}: in a folder for peft, {lost}; name a file that ends in .safetensors "
             "or .pt, for load_state_dict of the whole model"
         )
-    weights = read_checkpoint(checkpoint, None, key)
-    _check_tensors(weights)
+    weights = _copies(read_checkpoint(checkpoint, None, key))
     once = {name: key for key, name in reversed(keys_of(manifest).items())}  # the first key of each
     config_file = "config.json"
     weights_file = FOLDER_FILE
@@ -89,7 +88,7 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
         config_file = "adapter_config.json"
         weights_file = "adapter_model.safetensors"
         keys = {key: once[name] for key, name in model.keys.items()}
-    own = _copies({key: weights[source] for key, source in keys.items()})
+    own = {key: weights[source] for key, source in keys.items()}
     target.mkdir(parents=True, exist_ok=True)
     config = json.dumps(model.config, indent=2) + "\n"
     _write(target / config_file, config, lambda text, path: path.write_text(text))
@@ -102,23 +101,18 @@ def _copies(weights: StateDict) -> StateDict:
     Raises:
         JobError: An entry is no tensor.
     """
-    _check_tensors(weights)
-    seen = set[int]()
-    copies = {}
-    for key, tensor in weights.items():
-        copies[key] = tensor.clone() if id(tensor) in seen else tensor
-        seen.add(id(tensor))
-    return copies
-
-
-def _check_tensors(weights: StateDict) -> None:
-    """Raises: JobError: An entry is no tensor."""
     others = [key for key, value in weights.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise JobError(
             f"the state dict has {', '.join(others)}, which is no tensor and cannot be in a "
             "safetensors file; name a file that ends in .pt"
         )
+    seen = set[int]()
+    copies = {}
+    for key, tensor in weights.items():
+        copies[key] = tensor.clone() if id(tensor) in seen else tensor
+        seen.add(id(tensor))
+    return copies
 
 
 def _write(target: Path, content: T, write: Callable[[T, Path], object]) -> None:
