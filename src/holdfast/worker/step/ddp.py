@@ -41,9 +41,13 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
-from holdfast.worker.step.loss_leaves import LossLeaves
 from holdfast.worker.step.shard_gradients import ShardGradients
-from holdfast.worker.step.shard_work import check_logged_count, check_loss, gradient_of
+from holdfast.worker.step.shard_work import (
+    LossLeaves,
+    check_logged_count,
+    check_loss,
+    unscaled_gradients,
+)
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -195,10 +199,7 @@ class DdpStepper:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
-        self._gradients = list(map(gradient_of, self._parameters))
-        for gradient in self._gradients:
-            if scale != 1 and gradient is not None:
-                gradient.mul_(1 / scale)
+        self._gradients = unscaled_gradients(self._parameters, scale)
         self._shown.show(self._gradients)
         self._status.enter(before)
 

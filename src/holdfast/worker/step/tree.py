@@ -37,15 +37,15 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
-from holdfast.worker.step.loss_leaves import LossLeaves
 from holdfast.worker.step.recheck import Recheck
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     CurrentShard,
+    LossLeaves,
     PartialSums,
     check_logged_count,
     check_loss,
-    gradient_of,
+    unscaled_gradients,
 )
 from holdfast.worker.step.stepper import StepContext, Work
 
@@ -198,7 +198,7 @@ class TreeStepper:
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
         self._failpoints.at_gradient(self._parameters)
-        gradients = self._unscaled_gradients(scale)
+        gradients = unscaled_gradients(self._parameters, scale)
         if not shard.discarded:
             self._collect(shard, gradients)
         self._shown.show(gradients)
@@ -383,15 +383,6 @@ class TreeStepper:
         return digest_of(
             float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
         )
-
-    def _unscaled_gradients(self, scale: int) -> list[torch.Tensor | None]:
-        """The gradients that autograd has computed, by parameter."""
-        gradients = list(map(gradient_of, self._parameters))
-        found = [gradient for gradient in gradients if gradient is not None]
-        # A power of two: the division changes no bit, unless a gradient is too small for float32.
-        if scale != 1 and found:
-            torch._foreach_mul_(found, 1 / scale)
-        return gradients
 
     def _collect(self, shard: CurrentShard, gradients: Sequence[torch.Tensor | None]) -> None:
         """Move gradients into the shard's slot, or lend them."""
