@@ -35,6 +35,21 @@ branch on other processors differs from the one on Intel's.
 """
 
 
+class Program(Spec):
+    """The program that calls `holdfast.train`, as far as its workers must see what it sees: what an
+    import of its file alone does not give. Users set none of this.
+
+    Attributes:
+        argv: Its `sys.argv`.
+        changed: Globals that it may have changed, by module and name, as JSON; see `tasks.program`.
+        dtype: The default of torch, such as `torch.float32`; empty if it has not imported torch.
+    """
+
+    argv: tuple[str, ...]
+    changed: str = "{}"
+    dtype: str = ""
+
+
 class CheckpointSettings(Spec):
     """Times of checkpoints. The end of a run and a request to stop also write one."""
 

@@ -28,7 +28,6 @@ from holdfast.job.part import (
     Threads,
     Workers,
 )
-from holdfast.job.program import Program
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import (
     PINNED,
@@ -40,6 +39,7 @@ from holdfast.job.settings import (
     InitFrom,
     LoaderSettings,
     Optimizer,
+    Program,
     Schedule,
     Verify,
 )

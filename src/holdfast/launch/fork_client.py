@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError
-from holdfast.job.program import Program
+from holdfast.job.settings import Program
 from holdfast.launch.child import Child, Process
 from holdfast.launch.forked import ControlProcess
 from holdfast.launch.lent import LentProcess

@@ -20,7 +20,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from holdfast.errors import JobError
-from holdfast.job.program import Program
+from holdfast.job.settings import Program
 from holdfast.tasks import reference
 from holdfast.tasks.assigned import Assigned, assigned_in
 from holdfast.tasks.by_value import PREFIX

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from holdfast.core.failures import Report
 from holdfast.core.protocol import CheckpointPart, Eviction
-from holdfast.job.program import Program
+from holdfast.job.settings import Program
 
 
 class Message(BaseModel):

@@ -19,8 +19,8 @@ from holdfast.core.failures import LEFT_STATUS
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted, JobError
-from holdfast.job.program import Program
 from holdfast.job.script_job import ScriptJob
+from holdfast.job.settings import Program
 from holdfast.linux.supply import restrict
 from holdfast.rundir.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value
