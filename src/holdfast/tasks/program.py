@@ -161,17 +161,18 @@ def _changes(module: ModuleType, assigned: Assigned, main: str) -> Iterator[tupl
                 can_change = attribute in assigned.attributes or assigned.is_dynamic
                 if can_change and not attribute.startswith("__") and _is_plain(each):
                     yield f"{value.__qualname__}.{attribute}", ["rebound", describe(each, main)]
-        is_rebound = name in assigned.rebound
-        if is_rebound or name in assigned.changed:
-            yield name, ["rebound" if is_rebound else "changed", describe(value, main)]
-        elif not isinstance(value, type | FunctionType):
-            described = describe(value, main)
-            is_opaque = isinstance(described, list) and described[0] == "opaque"
-            if assigned.is_dynamic or (isinstance(described, list) and described[0] in _MUTABLE):
-                text = json.dumps(described)
-                if len(text) > MAX_COMPARED_BYTES:
-                    described = ["digest", f"{type(value).__name__} of this size", _digest(text)]
-                yield from [] if is_opaque else [(name, ["maybe", described])]
+        described = describe(value, main)
+        kind = described[0] if isinstance(described, list) else ""
+        is_code = isinstance(value, type | FunctionType)
+        if name in assigned.rebound:
+            yield name, ["rebound", described]
+        elif name in assigned.changed:
+            yield name, ["changed", described]
+        elif kind in _MUTABLE or (assigned.is_dynamic and not (is_code or kind == "opaque")):
+            text = json.dumps(described)
+            if len(text) > MAX_COMPARED_BYTES:
+                described = ["digest", f"{type(value).__name__} of this size", _digest(text)]
+            yield name, ["maybe", described]
 
 
 def _digest(text: str) -> str:
