@@ -1,12 +1,11 @@
 """User state: what user code keeps in PyTorch's objects, apart from the tensors of a replica.
 
 It consists of the options of parameter groups (such as the learning rate), what optimizers keep
-besides tensors, objects registered with
-the session (schedulers, a GradScaler), the extra state of modules (`get_extra_state`), which
-parameters are frozen, and which modules are in evaluation mode. It changes between two steps only,
-in the optimizer's step and in `session.on_commit`: a worker without a shard does not run the loop,
-and one that takes over a shard runs it from the start. So it is captured after every commit,
-compared before the next one, and part of a state transfer.
+besides tensors, objects registered with the session (schedulers, a GradScaler), the extra state of
+modules (`get_extra_state`), which parameters are frozen, and which modules are in evaluation mode.
+It changes between two steps only, in the optimizer's step and in `session.on_commit`: a worker
+without a shard does not run the loop, and one that takes over a shard runs it from the start. So it
+is captured after every commit, compared before the next one, and part of a state transfer.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from holdfast.arena.json_values import ValueVersion, decode, encode, in_place, is_users_object
-from holdfast.arena.nested_optimizers import all_of, groups_of
+from holdfast.arena.nested_optimizers import all_of, groups_of, parameters_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries, plain_name
 from holdfast.errors import JobError
@@ -240,37 +240,31 @@ class UserState:
         """
         known = [*self._kept.values(), *self._followed.values()]
         kept = set(map(id, [*_held_by(known), *self._optimizers, *self._modules.values()]))
-        trained = set(map(id, self._trained.values()))
         gc.collect()
         for each in gc.get_objects():  # few: what was there before this process was forked is not
-            kind = type(each)
-            if not issubclass(kind, LRScheduler | Optimizer | AveragedModel) or id(each) in kept:
-                continue
-            if issubclass(kind, LRScheduler):
-                is_ours = any(each.optimizer is own for own in self._optimizers)
-                what = "scheduler for the optimizer"
-                advice = (
-                    "let the schedule of session.attach return it, or give it to session.register "
-                    "and step it in session.on_commit"
-                )
-            elif issubclass(kind, Optimizer):
-                is_ours = any(
-                    id(p) in trained for group in each.param_groups for p in group["params"]
-                )
-                what = "optimizer of the model's parameters"
-                advice = (
-                    "make it an attribute of the one that session.attach gets, or give it to "
-                    "session.register"
-                )
-            else:
-                is_ours, what, advice = True, "average", "give it to session.register"
-            if is_ours:
-                raise JobError(
-                    f"{kind.__name__}, {what}, is not part of the state, and what it keeps would "
-                    f"be lost with the worker: {advice}"
-                )
+            for kind, what in _REGISTERED.items():
+                if issubclass(type(each), kind) and id(each) not in kept and self._is_ours(each):
+                    raise JobError(f"{type(each).__name__}, {what}")
+
+    def _is_ours(self, each: object) -> bool:
+        """True if an object schedules, steps or averages what is trained here."""
+        if isinstance(each, LRScheduler):
+            return any(each.optimizer is own for own in self._optimizers)
+        trained = set(self._trained.values())
+        return not isinstance(each, Optimizer) or not trained.isdisjoint(parameters_of(each))
 
 
+_LOST: Final = "is not part of the state, and what it keeps would be lost with the worker"
+_REGISTERED: Final[Mapping[type, str]] = MappingProxyType(
+    {
+        LRScheduler: f"scheduler for the optimizer, {_LOST}: let the schedule of session.attach "
+        "return it, or give it to session.register and step it in session.on_commit",
+        Optimizer: f"optimizer of the model's parameters, {_LOST}: make it an attribute of the one "
+        "that session.attach gets, or give it to session.register",
+        AveragedModel: f"average, {_LOST}: give it to session.register",
+    }
+)
+"""Objects that must be registered, and what errors say of others."""
 _OWN: Final = frozenset({"params"})
 _OF_EVERY_OPTIMIZER: Final = frozenset(vars(Optimizer([torch.zeros(1)], {})))
 _FOLLOWED: Final = (str, list, tuple, dict, torch.Tensor, np.generic)
