@@ -52,6 +52,22 @@ def clips_in_a_hook(session):
     train_on(session, model)
 
 
+def clips_in_hooks_of_parameters(session):
+    model, _ = session.attach(network, momentum)
+    clip_in_hooks(model)
+    train_on(session, model)
+
+
+def clip_in_hooks(model):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        parameter.register_post_accumulate_grad_hook(shift)
+
+
+def shift(parameter):
+    parameter.grad.add_(0.02)
+
+
 def clip(model):
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     *_, bias = model.parameters()

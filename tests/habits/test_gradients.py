@@ -39,20 +39,34 @@ def test_clipping_a_shards_gradient_is_refused(weights, sync):
         weights(tasks.clips_after_backward, workers=2, sync=sync)
 
 
+def plain_loop(before=lambda _: None, after=lambda _: None):
+    """The weights of three steps of a plain loop, with code before it and after each backward."""
+    model = tasks.network()
+    optimizer = tasks.momentum(model.parameters())
+    before(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(tasks.X), tasks.Y).backward()
+        after(model)
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_hooks_of_parameters_get_the_gradient_of_the_batch(weights):
+    keys = {"batch": 96, "epochs": 3}
+    one = weights(tasks.clips_in_hooks_of_parameters, **keys)
+    assert_same_bits(weights(tasks.clips_in_hooks_of_parameters, workers=2, **keys), one)
+    torch.testing.assert_close(dict(one), plain_loop(before=tasks.clip_in_hooks))
+
+
 def test_a_gradient_hook_changes_the_mean_gradient_of_the_batch(weights):
     keys = {"batch": 96, "epochs": 3}
     one = weights(tasks.clips_in_a_hook, **keys)
     assert_same_bits(weights(tasks.clips_in_a_hook, workers=2, **keys), one)
-    plain = tasks.network()
-    optimizer = tasks.momentum(plain.parameters())
-    for _ in range(3):
-        optimizer.zero_grad()
-        F.cross_entropy(plain(tasks.X), tasks.Y).backward()
-        tasks.clip(plain)
-        optimizer.step()
-    torch.testing.assert_close(dict(one), plain.state_dict())
+    plain = plain_loop(after=tasks.clip)
+    torch.testing.assert_close(dict(one), plain)
     ddp = weights(tasks.clips_in_a_hook, workers=2, sync="ddp", **keys)
-    torch.testing.assert_close(dict(ddp), plain.state_dict())
+    torch.testing.assert_close(dict(ddp), plain)
 
 
 def test_clip_norm_comes_before_a_gradient_hook(weights):

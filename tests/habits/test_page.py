@@ -36,6 +36,7 @@ PROVED_BY = {
     "habits/test_gradients.py": {
         "`clip_grad_norm_`": "clipping_a_shards_gradient_is_refused",
         "Gradient noise": "a_gradient_hook_draws_the_same_noise_on_all_workers_and_after_a_kill",
+        "`p.register_hook": "hooks_of_parameters_get_the_gradient_of_the_batch",
         "weights of its own": "what_one_worker_would_train_alone_is_refused",
         "Gradient penalties": "a_loss_may_depend_on_inputs_averages_and_checkpoints",
         "`except RuntimeError: continue`": "a_shard_whose_error_is_caught_adds_nothing",

@@ -117,7 +117,7 @@ class Defaults:
     width = 3
 """
 GLOBALS = f"""
-import argparse, dataclasses, enum, math, pathlib, sys, time
+import argparse, collections, dataclasses, enum, math, pathlib, sys, time
 import holdfast, torch
 import settings
 from settings import Defaults
@@ -134,19 +134,28 @@ CONFIG, PLAIN, FRESH, MODE = Config(), {{"lr": 0.1, 3: (1, 2)}}, None, Mode.FAST
 ITEMS, NAMES, ARGS, OPTIMIZER = [], {{"a"}}, argparse.Namespace(lr=0.1), torch.optim.SGD
 PATH, DTYPE, STARTED, BASE, LARGE = pathlib.Path("a"), torch.float32, time.time(), {{"x": 1}}, 1.0
 COPY = BASE
+SEEN, QUEUE = collections.Counter("a"), collections.deque([1])
+GROUPS = collections.defaultdict(list)
+class Flags(enum.Flag):
+    SLOW, LOUD = 1, 2
+FLAGS = Flags.SLOW | Flags.LOUD
 LOSS = torch.nn.MSELoss()
 {LOOP}
 def setup(args):
     global FRESH, MODE
     FRESH, MODE = args, Mode.SLOW
     ITEMS.append(("x", 1))
+    SEEN.update("aab")
+    QUEUE.append(2)
+    GROUPS["b"].append(3)
     settings.LR = args.lr
 def values(default=PLAIN):
     return repr([CONFIG, PLAIN, FRESH, MODE, ITEMS, sorted(NAMES), ARGS, default, OPTIMIZER, PATH,
         DTYPE, settings.LR, settings.NESTED, Defaults.width, BASE, COPY, LARGE, Config.lr, LOSS,
-        torch.get_default_dtype()])
+        torch.get_default_dtype(), SEEN, QUEUE, GROUPS, FLAGS])
 def main(session):
     assert values() == session.job.params["values"], values()
+    assert GROUPS["c"] == []
     assert settings.STARTED != session.job.params["started"] != STARTED
     torch.set_default_dtype(torch.float32)
     train(session, 0.1)

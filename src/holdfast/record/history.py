@@ -77,6 +77,9 @@ TEMPLATES: Final = {
     "link-recovered": "gradients of ranks {ranks} arrive as before at step {step}",
     "bottleneck-found": "the run is {bottleneck} at step {step}: {text}",
     "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
+    "samples-not-compared": "samples cannot be compared between workers: they differ whenever they "
+    "are read, so weights depend on the workers, or hold more than numbers and text; draw random "
+    "numbers from the global generators of torch, numpy or Python",
     "weights-loaded": "the run began with the weights in {path}",
     "notification-failed": "a notification to the address in {variable} was not delivered",
     "fault-injected": "fault injected: {kind}",

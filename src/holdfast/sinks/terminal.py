@@ -39,6 +39,7 @@ _NAMED: Final = {"evaluate": "evaluating", "checkpoint": "saving a checkpoint"}
 _NEED_ATTENTION: Final = frozenset(
     {
         "keys-not-read",
+        "samples-not-compared",
         "checkpoint-failed",
         "checkpoint-corrupt",
         "checkpoint-unreadable",

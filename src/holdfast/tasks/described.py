@@ -10,6 +10,7 @@ import enum
 import json
 import sys
 import sysconfig
+from collections import Counter, OrderedDict, defaultdict, deque
 from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MappingProxyType
@@ -22,8 +23,13 @@ INSTALLED: Final = {"site-packages", "dist-packages"}
 _PLAIN_BASES: Final = {"Namespace", "_AttributeHolder", "SimpleNamespace", "ABC", "Generic"}
 """Classes that keep nothing outside of an object's attributes."""
 _CONTAINERS: Final = MappingProxyType(
-    {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+    {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 )
+_DICTIONARIES: Final = MappingProxyType(
+    {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
+)
+MUTABLE: Final = frozenset({*_CONTAINERS, *_DICTIONARIES, "object"} - {"tuple", "frozenset"})
+"""The first words of descriptions of what can change in place."""
 
 
 def is_installed(path: Path) -> bool:
@@ -40,11 +46,18 @@ def is_own(module: str) -> bool:
 
 
 def named(name: str) -> Any:
-    """The class, function or member that a description names."""
+    """The class, function or member that a description names.
+
+    Raises:
+        ValueError: This process has not got it.
+    """
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module) or import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
+    try:
+        found: Any = sys.modules.get(module) or import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        raise ValueError(path) from None
     return found
 
 
@@ -87,7 +100,8 @@ class _Writer:
         if kind.__module__ == "torch" and kind.__name__ == "device":
             return ["device", str(value)]
         if isinstance(value, enum.Enum) and name:
-            return ["name", f"{name}.{value.name}"]
+            is_member = value.name in kind.__members__  # type: ignore[attr-defined]
+            return ["name", f"{name}.{value.name}"] if is_member else None
         if isinstance(value, type | FunctionType | BuiltinFunctionType):
             found = name_of(value, self._main)
             return ["name", found] if found else ["opaque", kind.__name__]
@@ -96,12 +110,16 @@ class _Writer:
     def _of_parts(self, value: Any, kind: type, name: str | None, depth: int) -> Any:
         is_plain = hasattr(value, "__dict__") and _keeps_attributes(kind)
         parts = vars(value) if is_plain else value
-        is_known = is_plain or kind is dict or kind in _CONTAINERS.values()
+        is_bounded = kind is deque and value.maxlen is not None
+        is_container = kind in (*_DICTIONARIES.values(), *_CONTAINERS.values())
+        is_known = is_plain or (is_container and not is_bounded)
         if not is_known or depth > MAX_DEPTH or self._parts + len(parts) > MAX_PARTS:
             return None
         if isinstance(parts, dict):
             items = [[self.of(key, depth), self.of(parts[key], depth + 1)] for key in parts]
-            return ["object", name, items] if is_plain else ["dict", items]
+            made = getattr(value, "default_factory", None)
+            as_dictionary = ["dict", kind.__name__, self.of(made, depth), items]
+            return ["object", name, items] if is_plain else as_dictionary
         each = [self.of(part, depth + 1) for part in parts]
         word = kind.__name__
         return [word, sorted(each, key=json.dumps) if "set" in word else each]
@@ -125,8 +143,10 @@ def rebuilt(described: Any) -> Any:
         case ["path" | "name" | "device" as word, str(text)]:
             make = {"path": Path, "name": named, "device": _device}[word]
             return make(text)
-        case ["dict", items]:
-            return {rebuilt(key): rebuilt(each) for key, each in items}
+        case ["dict", kind, default, items]:
+            new = _DICTIONARIES[kind]() if default is None else defaultdict(rebuilt(default))
+            new.update({rebuilt(key): rebuilt(each) for key, each in items})
+            return new
         case ["object", name, items]:
             new = object.__new__(named(name))
             vars(new).update({key: rebuilt(each) for key, each in items})
@@ -144,8 +164,9 @@ def replace_content(old: Any, new: Any) -> bool:
     """Give an object the content of another of its type; False if it keeps its own."""
     if type(old) is not type(new):
         return False
-    if isinstance(old, list):
-        old[:] = new
+    if isinstance(old, list | deque):
+        old.clear()
+        old.extend(new)
     elif isinstance(old, dict | set):
         old.clear()
         old.update(new)

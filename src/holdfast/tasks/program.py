@@ -24,12 +24,11 @@ from holdfast.job.settings import Program
 from holdfast.tasks import reference
 from holdfast.tasks.assigned import Assigned, assigned_in
 from holdfast.tasks.by_value import PREFIX
-from holdfast.tasks.described import describe, is_own, rebuilt, replace_content
+from holdfast.tasks.described import MUTABLE, describe, is_own, rebuilt, replace_content
 
 MAX_BYTES: Final = 64 << 10
 MAX_COMPARED_BYTES: Final = 4 << 10
 """Longer descriptions of what no assignment names are compared by digest."""
-_MUTABLE: Final = ("list", "dict", "set", "object")
 
 
 def is_calling(task: str) -> bool:
@@ -168,7 +167,7 @@ def _changes(module: ModuleType, assigned: Assigned, main: str) -> Iterator[tupl
             yield name, ["rebound", described]
         elif name in assigned.changed:
             yield name, ["changed", described]
-        elif kind in _MUTABLE or (assigned.is_dynamic and not (is_code or kind == "opaque")):
+        elif kind in MUTABLE or (assigned.is_dynamic and not (is_code or kind == "opaque")):
             text = json.dumps(described)
             if len(text) > MAX_COMPARED_BYTES:
                 described = ["digest", f"{type(value).__name__} of this size", _digest(text)]

@@ -267,7 +267,10 @@ class Session:
         if (epochs or 0) < 0 or (steps or 0) < 0 or not (epochs or steps):
             raise JobError(f"session.shards needs epochs or steps above 0, not {epochs or steps}")
         if self._loop is not None:
-            raise JobError("session.shards was called twice; a run has one training loop")
+            raise JobError(
+                "session.shards was called twice; a run has one training loop, over all epochs: "
+                "give their number as epochs="
+            )
         self._member.join_once()
         _ = self._member.joined  # refuses a task that has attached no model
         source = source_of(data, collate)

@@ -40,6 +40,7 @@ from holdfast.worker.agent_link import SelfEviction, StopRequested
 from holdfast.worker.data_check import note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
+from holdfast.worker.loop.parameter_hooks import taken_hooks
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
@@ -125,6 +126,7 @@ class TrainingLoop:
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
         refusing = register_optimizer_step_pre_hook(self._refuse_step)
+        self._hooks.add_first("gradients", taken_hooks(member.joined.replica.parameters.values()))
         if self._hooks.has_callbacks("gradients"):
             self._stepper.on_gradients = partial(self._call_hooks, "gradients")
         member.begin_loop(self._on_commit)
@@ -424,9 +426,16 @@ class TrainingLoop:
             )
             # After the state is complete, so that a change by this worker alone is noticed.
             self._main_only.run_deferred()
-        if committed.step == 0 and self._is_first and (unread := self._job.unread()):
-            with self._event_log() as log:
+        if committed.step == 0 and self._is_first:
+            self._note_mistakes()
+
+    def _note_mistakes(self) -> None:
+        """Write down what is no error, and hardly what the user wants."""
+        with self._event_log() as log:
+            if unread := self._job.unread():
                 log.event("keys-not-read", keys=", ".join(unread))
+            if self._progress.order.get("samples") == "":
+                log.event("samples-not-compared")
 
     def _call_hooks(self, when: When) -> None:
         before = self._status.enter(Phase.FORWARD)

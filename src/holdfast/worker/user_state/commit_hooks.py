@@ -28,6 +28,10 @@ class CommitHooks:
         """Call `callback` in every step, in the order of addition."""
         self._callbacks[when].append(callback)
 
+    def add_first(self, when: When, callbacks: list[Callable[[], None]]) -> None:
+        """Call `callbacks` in every step, before all others."""
+        self._callbacks[when][:0] = callbacks
+
     @property
     def learning_rate(self) -> float:
         """The learning rate of the first optimizer's first parameter group."""
