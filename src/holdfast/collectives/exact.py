@@ -37,15 +37,7 @@ from holdfast.collectives.group import Group
 from holdfast.collectives.lending import Lending
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import Reduced, ReductionMemory
-from holdfast.collectives.slot import (
-    BLOCK,
-    LOGGED,
-    LOSS,
-    WEIGHT,
-    Slot,
-    check_names,
-    square,
-)
+from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, check_names, square
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import cells

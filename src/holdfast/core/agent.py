@@ -75,14 +75,7 @@ from holdfast.core.events import (
     WorkerHalted,
 )
 from holdfast.core.links import PeerProbes
-from holdfast.core.protocol import (
-    DesiredState,
-    Eviction,
-    Failure,
-    Stage,
-    Status,
-    StoredCheckpoint,
-)
+from holdfast.core.protocol import DesiredState, Eviction, Failure, Stage, Status, StoredCheckpoint
 
 WATCHED_INTERVAL_S: Final = 0.2
 """Interval of an agent's statuses while a command shows the run's progress, seconds."""

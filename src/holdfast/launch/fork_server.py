@@ -32,12 +32,7 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.launch import forked
 from holdfast.launch.collector import without_collector
-from holdfast.linux.lifeline import (
-    INTERRUPT,
-    STOP_SIGNALS,
-    die_with_parent,
-    heard_stop_signals,
-)
+from holdfast.linux.lifeline import INTERRUPT, STOP_SIGNALS, die_with_parent, heard_stop_signals
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AttachMessage,

@@ -9,14 +9,7 @@ from typing import Final
 import torch
 
 from holdfast.core.failures import Report
-from holdfast.errors import (
-    BY_NAME,
-    DataError,
-    HoldfastError,
-    JobError,
-    OutOfMemory,
-    user_traceback,
-)
+from holdfast.errors import BY_NAME, DataError, HoldfastError, JobError, OutOfMemory, user_traceback
 from holdfast.wire.messages import FailedMessage
 from holdfast.worker.devices import explain
 

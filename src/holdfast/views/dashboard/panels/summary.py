@@ -7,15 +7,7 @@ from math import isnan
 import numpy as np
 
 from holdfast.record.state import StateName
-from holdfast.record.units import (
-    MISSING,
-    NBSP,
-    count,
-    digits,
-    duration,
-    percent,
-    size,
-)
+from holdfast.record.units import MISSING, NBSP, count, digits, duration, percent, size
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import RECENT_S, epochs_of, left_s, mean_loss, pace_of
 from holdfast.views.dashboard.markup import Panel, text
