@@ -134,7 +134,8 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
             field = field_of(name, tensor)
             places[name] = _Place(name=name, dtype=field.dtype, shape=field.shape, offset=end)
             # Padded with zeros to the alignment, so that the digest covers each byte of the file.
-            content = _bytes_of(tensor).ljust(aligned(field.size_bytes), b"\0")
+            plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            content = plain.numpy().tobytes().ljust(aligned(field.size_bytes), b"\0")
             file.write(content)
             hasher.update(content)
             end += len(content)
@@ -149,10 +150,6 @@ def write_base(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
         slices=tuple(digest([flat[start:stop]]) for start, stop in _slices(end)),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
-
-
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _mapped(path: Path) -> torch.Tensor:

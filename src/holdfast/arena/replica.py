@@ -202,7 +202,9 @@ class Replica:
         one thread they do not.
         """
         # A step that trains one of several models leaves the optimizers of the others alone.
-        due = [each for each in self.optimizers if len(self.optimizers) == 1 or _has_gradient(each)]
+        due = self.optimizers
+        if len(due) > 1:
+            due = tuple(o for o in due if any(p.grad is not None for p in parameters_of(o)))
         threads = torch.get_num_threads()
         for optimizer in due:
             if threads > 1 and any(map(_is_fused_in_half, groups_of(optimizer))):
@@ -364,11 +366,6 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
             "it must keep its shape"
         )
     return tensor
-
-
-def _has_gradient(optimizer: Optimizer) -> bool:
-    """True if the step's gradient has a part for some parameter of an optimizer."""
-    return any(p.grad is not None for p in parameters_of(optimizer))
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:

@@ -243,7 +243,8 @@ class RunService:
 
     async def _refuse(self, context: Any, reason: str) -> None:
         """End a call from another host."""
-        self._refusals.add(_address_of(context), reason)
+        address = str(context.peer()).partition(":")[2].rpartition(":")[0]  # without its port
+        self._refusals.add(address, reason)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     async def _watch(
@@ -316,8 +317,3 @@ class RunService:
             is_receiving=self._checkpoints is not None and self._checkpoints.is_receiving,
             is_awaited=self._checkpoints is not None and bool(self._leaving),
         )
-
-
-def _address_of(context: Any) -> str:
-    """The address of the peer of a call, without its port."""
-    return str(context.peer()).partition(":")[2].rpartition(":")[0]

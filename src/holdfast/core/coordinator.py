@@ -79,14 +79,7 @@ from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.links import Links
 from holdfast.core.membership import Membership, in_words
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import (
-    FENCED,
-    DesiredState,
-    Failure,
-    ResumePoint,
-    Stage,
-    Status,
-)
+from holdfast.core.protocol import FENCED, DesiredState, Failure, ResumePoint, Stage, Status
 from holdfast.core.reachability import Reachability
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
@@ -309,7 +302,8 @@ class CoordinatorStateMachine:
         if self._waiting:
             return []
         statuses = self._members.of_generation
-        training = [status for status in statuses if self._is_training(status)]
+        here = (self.generation, RUN)
+        training = [each for each in statuses if (each.generation, each.stage) == here]
         # The journal says how the generation was opened. Once a member trains, all were restarted.
         if training:
             self._restart_all = self.policy.restart_all
@@ -322,9 +316,6 @@ class CoordinatorStateMachine:
         self._addresses = self._members.addresses
         self._members.on_recovered()
         return [action for status in training for action in self._on_member_status(status, now)]
-
-    def _is_training(self, status: Status) -> bool:
-        return (status.generation, status.stage) == (self.generation, RUN)
 
     def _on_tick(self, now: float) -> list[RunAction]:
         if self.stage == END:

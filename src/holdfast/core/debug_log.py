@@ -23,13 +23,7 @@ from holdfast.core.actions import (
     SendDesiredState,
 )
 from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
-from holdfast.core.events import (
-    AgentLost,
-    Disconnected,
-    ProbeCompleted,
-    RunEvent,
-    StatusReceived,
-)
+from holdfast.core.events import AgentLost, Disconnected, ProbeCompleted, RunEvent, StatusReceived
 from holdfast.core.protocol import CheckpointResult, DesiredState, Draft, Stage, Status
 
 SEGMENT: Final = 2_000
@@ -161,7 +155,8 @@ def _entry_in_words(entry: JournalEntry) -> str:
         case GenerationOpened():
             how = ", all restart" if entry.restart_all else ""
             how += f", standbys {list(entry.standbys)}" if entry.standbys else ""
-            return f"record generation {entry.generation} {_members_in_words(entry)}{how}"
+            members = ", ".join(f"{rank}: {host}" for rank, host in entry.members.items())
+            return f"record generation {entry.generation} {{{members}}}{how}"
         case RunEnded():
             return f"record the end{f': {entry.reason}' if entry.reason else ''}"
 
@@ -214,7 +209,3 @@ def _result_in_words(result: CheckpointResult) -> str:
 def _draft_in_words(draft: Draft) -> str:
     how = f"not written: {draft.error}" if draft.error else "written"
     return f"checkpoint of step {draft.step} {how}"
-
-
-def _members_in_words(opened: GenerationOpened) -> str:
-    return "{" + ", ".join(f"{rank}: {host}" for rank, host in opened.members.items()) + "}"

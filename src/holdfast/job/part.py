@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -22,12 +22,8 @@ NUMBER: Final = "number"
 """What errors call the other alternative to `auto`."""
 
 
-def _alternative(value: Any) -> str:
-    return AUTO if value == AUTO else NUMBER
-
-
 Auto: TypeAlias = Annotated[Literal["auto"], Tag(AUTO)]
-OneOf: Final = Discriminator(_alternative)
+OneOf: Final = Discriminator(lambda value: AUTO if value == AUTO else NUMBER)
 """Has pydantic check a value as `auto` or as a number, so that a message is about one of them."""
 AutoWorkers = Annotated[Annotated[Workers, Tag(NUMBER)] | Auto, OneOf]
 AutoShards = Annotated[Annotated[Shards, Tag(NUMBER)] | Auto, OneOf]

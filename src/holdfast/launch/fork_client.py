@@ -71,9 +71,8 @@ class ForkServer:
         self.code = code
         self.program = program
         self._prepare = [PrepareMessage(variables=self.variables)] if variables else []
-        self._prepare += (
-            [PrepareMessage(imports=tuple(imports), program=program)] if imports else []
-        )
+        if imports:
+            self._prepare.append(PrepareMessage(imports=tuple(imports), program=program))
         if code is not None:
             text = base64.b64encode(code[1]).decode()
             self._prepare.append(PrepareMessage(code=(code[0], text), program=program))
@@ -235,14 +234,10 @@ class ForkClient:
         return self._inbox.take()
 
     def _await(self, kind: type, timeout_s: float, doing: str) -> AnyMessage:
-        message = self._inbox.wait(kind, timeout_s, _never)
+        message = self._inbox.wait(kind, timeout_s, lambda: False)
         if message is None:
             raise HoldfastError(f"the fork server was {doing} for more than {timeout_s:.0f} s")
         return message
-
-
-def _never() -> bool:
-    return False
 
 
 class _Inbox:

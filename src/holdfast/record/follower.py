@@ -64,7 +64,10 @@ class Follower:
         self._state = state or self._state
         with suppress(OSError):  # what cannot be read now is read at the next call
             self._news += self._events()
-            known = self._known_steps() if self._news or self._tracker.is_open else []
+            # The newest lines, whether they have been read before or not.
+            known = []
+            if self._metrics is not None and (self._news or self._tracker.is_open):
+                known = json_lines.last(self._metrics)
             steps = self._new_steps()
             news = self._news
             self._news = []
@@ -88,10 +91,6 @@ class Follower:
         new = self._steps() if self._has_begun else []
         self._has_steps |= bool(new)
         return new
-
-    def _known_steps(self) -> list[dict[str, Any]]:
-        """The newest lines of steps, whether they have been read before or not."""
-        return [] if self._metrics is None else json_lines.last(self._metrics)
 
 
 def _in_order(events: Iterable[dict[str, Any]], steps: Iterable[dict[str, Any]]) -> Iterator[Any]:

@@ -141,8 +141,9 @@ def rebuilt(described: Any) -> Any:
         return described
     match described:
         case ["path" | "name" | "device" as word, str(text)]:
-            make = {"path": Path, "name": named, "device": _device}[word]
-            return make(text)
+            if word == "device":
+                return import_module("torch").device(text)
+            return Path(text) if word == "path" else named(text)
         case ["dict", kind, default, items]:
             new = _DICTIONARIES[kind]() if default is None else defaultdict(rebuilt(default))
             new.update({rebuilt(key): rebuilt(each) for key, each in items})
@@ -154,10 +155,6 @@ def rebuilt(described: Any) -> Any:
         case [kind, items] if kind in _CONTAINERS:
             return _CONTAINERS[kind](map(rebuilt, items))
     raise ValueError(described[1])
-
-
-def _device(name: str) -> Any:
-    return import_module("torch").device(name)
 
 
 def replace_content(old: Any, new: Any) -> bool:

@@ -183,7 +183,7 @@ class _Torchmetric:
         self._metric = metric.clone().cpu()
         self._metric.reset()
         for each in self._stateful().values():
-            each.distributed_available_fn = _never  # the ranges are all there is
+            each.distributed_available_fn = lambda: False  # the ranges are all there is
 
     def fresh(self) -> Self:
         return type(self)(self._name, self._metric)
@@ -311,7 +311,3 @@ def _other_names(names: Mapping[str, Any], others: Mapping[str, Any]) -> JobErro
         f"an evaluation must measure the same values for every batch; it gave {before} and then "
         f"{now}"
     )
-
-
-def _never() -> bool:
-    return False

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from holdfast.arena.json_values import decode, encode
-from holdfast.arena.layout import Entry
 from holdfast.arena.replica import KEPT
 from holdfast.arena.state_dicts import EXTRA_STATE, THE_MODEL, extra_entries, plain_name
 from holdfast.arena.tensors import DTYPES
@@ -63,7 +62,7 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
     store = unlocked(checkpoint, manifest, key)
     keys = keys_of(manifest, of)
     wanted = {entry.name: entry for entry in manifest.layout.entries if entry.name in keys.values()}
-    tensors = {name: _empty(entry) for name, entry in wanted.items()}
+    tensors = {n: torch.empty(e.shape, dtype=DTYPES[e.dtype]) for n, e in wanted.items()}
     # Only one chunk of the state is in memory next to the tensors: optimizer states may be larger.
     chunk = bytearray(parts.CHUNK_BYTES)
     memory = memoryview(chunk)
@@ -205,7 +204,3 @@ def _saved_by_torch(path: Path) -> StateDict:
     if others or not loaded:
         raise ValueError(f"these entries are not tensors: {', '.join(others) or 'it is empty'}")
     return {str(key): value for key, value in loaded.items()}
-
-
-def _empty(entry: Entry) -> torch.Tensor:
-    return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])

@@ -10,15 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal as in_words
 from rich.table import Table
 
-from holdfast.hardware.profile import (
-    Device,
-    Disk,
-    GpuState,
-    HostLink,
-    HostProfile,
-    Memory,
-    Precision,
-)
+from holdfast.hardware.profile import Device, Disk, GpuState, HostLink, HostProfile, Precision
 from holdfast.hardware.profile_file import Profiles
 
 UNKNOWN: Final = "-"
@@ -139,15 +131,12 @@ def _rest(prefix: str, host: HostProfile) -> Iterator[str]:
                 "these rates; measure again when no other process uses the host"
             )
     if host.memory is not None:
-        yield f"{prefix}{_memory(host.memory)}"
+        free = _size(host.memory.available_bytes)
+        yield f"{prefix}ram: {_size(host.memory.total_bytes)}, {free} available"
     if host.disk is not None:
         yield f"{prefix}{_disk(host.disk)}"
     for note in host.notes:
         yield f"{prefix}{note}"
-
-
-def _memory(memory: Memory) -> str:
-    return f"ram: {_size(memory.total_bytes)}, {_size(memory.available_bytes)} available"
 
 
 def _disk(disk: Disk) -> str:

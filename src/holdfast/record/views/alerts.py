@@ -11,7 +11,6 @@ from holdfast.record import alert_rules, breakdown
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES, AlertRule
 from holdfast.record.live_state import FailureWindow, Roster
 from holdfast.record.run_record import RunRecord
-from holdfast.record.steps import Workers
 from holdfast.record.units import MISSING, NBSP, digits, duration, percent
 
 RECENT_STEPS: Final = 20
@@ -131,14 +130,11 @@ def _imbalance(record: RunRecord, now: float) -> Alert:
     begin = now - rule.lasts_s - 1
     kept = [(at[row], workers) for row, workers in record.steps.workers if at[row] >= begin]
     kept = kept[:: max(1, len(kept) // _MAX_ROWS)]
-    measured = [(moment, _imbalance_of(workers)) for moment, workers in kept]
+    busy = ((moment, breakdown.busy_of(workers)) for moment, workers in kept)
+    measured = [(moment, breakdown.imbalance(each) or 0.0) for moment, each in busy]
     measured = [(now, newest), *reversed(measured)]
     since = _lasting(measured, lambda each: each > rule.limit, rule, now)
     return Alert(rule=rule, value=percent(newest), since=since)
-
-
-def _imbalance_of(workers: Workers) -> float:
-    return breakdown.imbalance(breakdown.busy_of(workers)) or 0.0
 
 
 def _gpu_utilization(record: RunRecord, now: float) -> Alert:

@@ -51,11 +51,8 @@ def headline_of(record: RunRecord, state: RunState, now: float) -> Headline | No
         state: Its state.
         now: Unix time, seconds.
     """
-    return _HEADLINES.get(state.name, _starting)(record, state, now)
-
-
-def _starting(*_: object) -> Headline | None:
-    return None
+    found = _HEADLINES.get(state.name)
+    return None if found is None else found(record, state, now)
 
 
 def _failed(record: RunRecord, state: RunState, _: float) -> Headline:
@@ -127,18 +124,14 @@ def _bottleneck(record: RunRecord, now: float) -> Headline | None:
         if event["bottleneck"] != name:
             break
         since = event["time_unix_s"]
+    words = re.sub(r"(?<=\d)%", f"{NBSP}%", words)
     return Headline(
         level="warning",
         icon="▲",
         title=f"{name[:1].upper()}{name[1:]}:",
-        words=f"{_spaced(words)}. {ACTIONS.get(name, '')}".rstrip(),
+        words=f"{words}. {ACTIONS.get(name, '')}".rstrip(),
         more=f"since {clock(since, now)}",
     )
-
-
-def _spaced(words: str) -> str:
-    """Words with a space before each `%`."""
-    return re.sub(r"(?<=\d)%", f"{NBSP}%", words)
 
 
 _HEADLINES: Final[Mapping[StateName, Callable[[RunRecord, RunState, float], Headline | None]]] = {

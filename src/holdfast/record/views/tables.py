@@ -57,7 +57,7 @@ def converted(row: Row, columns: Mapping[str, type]) -> Row:
 def tables_of(record: RunRecord) -> list[TableSource]:
     """The tables of a run."""
     return [
-        TableSource("steps", _STEPS, lambda: _steps(record)),
+        TableSource("steps", _STEPS, lambda: map(json_lines.step_row, _step_lines(record))),
         TableSource("workers", _WORKERS, lambda: _workers(record)),
         TableSource("evaluations", {"step": int}, lambda: _evaluations(record)),
         TableSource("events", _EVENTS, lambda: _events(record)),
@@ -99,10 +99,6 @@ def _step_lines(record: RunRecord) -> Iterator[Row]:
         if "loss" in line and isinstance(line.get("step"), int) and line["step"] > newest:
             newest = line["step"]
             yield line
-
-
-def _steps(record: RunRecord) -> Iterator[Row]:
-    return map(json_lines.step_row, _step_lines(record))
 
 
 def _workers(record: RunRecord) -> Iterator[Row]:

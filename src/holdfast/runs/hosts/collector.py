@@ -135,7 +135,7 @@ class Collector:
                 timeout=transfer_timeout_s(checkpoint.size_bytes),
             )
             self._sending = call
-            if self._is_closing():  # it may not have seen this call
+            if self._abandoned.is_set():  # it may not have seen this call
                 call.cancel()
             result = call.result().result
         self._failures = 0
@@ -154,9 +154,6 @@ class Collector:
 
     def _limit_s(self) -> float:
         return transfer_timeout_s(self._newest[1].size_bytes if self._newest else 0)
-
-    def _is_closing(self) -> bool:
-        return self._abandoned.is_set()
 
     def _delay_s(self) -> float:
         """Pause before the next offer, seconds: longer each time that sending has failed."""

@@ -131,7 +131,8 @@ class Uploader:
                 continue
             except OSError as error:
                 self._on_failed(str(error))
-                if has_ended and _is_lasting(error):
+                lasts = isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS
+                if has_ended and lasts:
                     return False
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 if has_ended:
@@ -227,8 +228,3 @@ class Uploader:
             self._trouble = reason
             self._log.event("backup-failed", url=self._url, reason=reason)
         self._tell(BackupProgress(trouble=reason))
-
-
-def _is_lasting(error: OSError) -> bool:
-    """True if an operation would fail again."""
-    return isinstance(error, _LASTING) or error.errno in _LASTING_NUMBERS

@@ -17,7 +17,7 @@ from holdfast.record.recovery_reports import causes_in_words
 from holdfast.record.run_record import Event
 from holdfast.record.state import StateName
 from holdfast.record.units import MISSING, clock, count, digits, duration, percent
-from holdfast.record.views.headline import Headline, headline_of
+from holdfast.record.views.headline import headline_of
 from holdfast.record.views.marks import FailureMark, joined_hosts, step_at
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
@@ -108,13 +108,11 @@ def figures(run: RunAt, width: int) -> list[Text]:
     )
     facts = [("loss", digits(mean_loss(run.record))), (name, value), ("goodput", _goodput(run))]
     left = Text("  ").join(Text.assemble((f"{each} ", "dim"), words) for each, words in facts)
-    step = Text.assemble(("step ", "dim"), _seconds(step_s(run.record)))
+    step_time_s = step_s(run.record)
+    took = f"{digits(1000 * step_time_s)} ms" if step_time_s < 1 else duration(step_time_s)
+    step = Text.assemble(("step ", "dim"), took)
     failed = Text.assemble(("failures ", "dim"), _failures(run))
     return [sides(left, step, width), sides(failed, _checkpoint(run), width)]
-
-
-def _seconds(value: float) -> str:
-    return f"{digits(1000 * value)} ms" if value < 1 else duration(value)
 
 
 def _goodput(run: RunAt) -> str:
@@ -158,15 +156,12 @@ def band(run: RunAt, width: int, look: Look) -> list[Text]:
         max(10, width - 2), break_on_hyphens=False, max_lines=MAX_BAND,
         placeholder=f" {lines.ELLIPSIS}",
     )  # fmt: skip
-    band = [Text(f"{' ' if row else _icon(found, look)} {each}") for row, each in enumerate(said)]
+    icon = found.icon if look.is_utf8 else "!"
+    band = [Text(f"{' ' if row else icon} {each}") for row, each in enumerate(said)]
     band[0].stylize(style, 0, 2 + len(found.title))
     if found.more and len(band[-1].plain) + 2 + len(found.more) <= width:
         band[-1] = sides(band[-1], Text(found.more, "dim"), width)
     return band
-
-
-def _icon(found: Headline, look: Look) -> str:
-    return found.icon if look.is_utf8 else "!"
 
 
 def step(run: RunAt, width: int, look: Look) -> list[Text]:

@@ -123,7 +123,7 @@ class Restorer:
             if decision.is_held:
                 manifest = self._load(step, replica, readers.index(group.rank), len(readers))
             # Members that have verified it must have the same state, whatever disk it came from.
-            digest = NONE if manifest is None else _digest(manifest)
+            digest = NONE if manifest is None else int(manifest.root[:16], 16) >> 1  # 63 bits
             digests = group.barrier(WorkerTag.RESTORE, 0, digest)
             if nearby:  # what one of them could not read, none of its host has
                 digests = whole_on(_hosts(group), group.members, digests)
@@ -343,11 +343,6 @@ def _donors(hosts: Sequence[Sequence[int]], verified: Sequence[int]) -> dict[int
         for index, rank in enumerate(ranks):
             donors[rank] = rank if rank in verified else near[index % len(near)]
     return donors
-
-
-def _digest(manifest: Manifest) -> int:
-    """63 bits that tell two states apart."""
-    return int(manifest.root[:16], 16) >> 1
 
 
 def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:

@@ -22,7 +22,7 @@ import torch
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import ReductionMemory
-from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.collectives.slot import Slot
 from holdfast.core.step import tree
 from holdfast.core.step.verification import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
@@ -85,8 +85,10 @@ class Recheck:
         before = group.members[group.member_index - 1]
         self._theirs = suspects[before]
         self.shards = self._shards_of[before]
+        layout = memory.layout
+        size_bytes = layout.layout.size_bytes
         self.sums = PartialSums(
-            functools.cache(lambda _: _private(memory.layout)),
+            functools.cache(lambda _: Slot(torch.zeros(size_bytes, dtype=torch.uint8), layout)),
             len(self._theirs) + tree.max_partials(num_leaves),
             num_leaves,
         )
@@ -148,10 +150,6 @@ class Recheck:
         return number != tree.EMPTY and all(
             map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
         )
-
-
-def _private(layout: SlotLayout) -> Slot:
-    return Slot(torch.zeros(layout.layout.size_bytes, dtype=torch.uint8), layout)
 
 
 def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -104,7 +104,8 @@ def _of_many(view: View, note: str) -> Panel:
     newest = sorted(zip(plans[-1][1]["shards"], plans[-1][1]["rank"], strict=True))
     place = 0.0
     top = max(*high, *plans[-1][1]["shards"])
-    for (now, rank), color in zip(newest[:MAX_WORST], _worst(view), strict=True):
+    named = (colors.w0, colors.w2, colors.w1)
+    for (now, rank), color in zip(newest[:MAX_WORST], named, strict=True):
         counts = [_shards_of(int(rank), each) for _, each in plans]
         line = {"color": color, "width": 1.25, "shape": "hv"}
         chart.line(at, [*counts, now], color, f"rank {rank}", line=line)
@@ -118,11 +119,6 @@ def _of_many(view: View, note: str) -> Panel:
     chart.add_marks()
     keys = key("--ink2", "median", f"{middle[-1]:g}") + key("--line", "90 %", kind="sq")
     return Panel(head=head(TITLE, note, keys), figure=chart.figure())
-
-
-def _worst(view: View) -> tuple[str, str, str]:
-    """The colors of the workers that are named."""
-    return view.colors.w0, view.colors.w2, view.colors.w1
 
 
 def _percentiles(shards: list[list[float]]) -> list[list[float]]:

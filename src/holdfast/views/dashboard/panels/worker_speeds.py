@@ -89,7 +89,8 @@ def panel(view: View) -> Panel:
     rows = []
     for each, device in zip(shown, devices, strict=True):
         color = view.fleet.color(each.rank)
-        scored = [_score(device.tflops, best), digits(device.tflops)]
+        score = f"{device.tflops / best:.2f}" if device.tflops is not None and best else MISSING
+        scored = [score, digits(device.tflops)]
         moved = [digits(device.bytes_per_s / 1e9 if device.bytes_per_s else None)]
         rows.append(
             [
@@ -107,10 +108,6 @@ def panel(view: View) -> Panel:
         f"<span>imbalance <b>{percent(imbalance(view))}</b></span>"
     )
     return Panel(head=head(TITLE, note, keys), body=table(columns, rows, "hw"))
-
-
-def _score(tflops: float | None, best: float) -> str:
-    return MISSING if tflops is None or not best else f"{tflops / best:.2f}"
 
 
 def _name(view: View, rank: int, device: ComputeDevice, color: str) -> str:
