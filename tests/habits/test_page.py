@@ -54,7 +54,7 @@ PROVED_BY = {
     "habits/test_state.py": {
         "`get_extra_state`": "extra_state_is_resumed_and_exported",
         "Several optimizers": "nested_optimizers_and_their_numbers_are_resumed",
-        "beside those of `attach`": "state_that_would_be_lost_is_refused",
+        "next to those of `attach`": "state_that_would_be_lost_is_refused",
         "`losses = session.state": "other_names_of_parts_of_the_state_stay_part_of_it",
         "Counters in globals": "variables_of_a_function_are_no_state",
         "`torch.compile`": "names_are_those_of_the_model_that_is_not_compiled",
