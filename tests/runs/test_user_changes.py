@@ -216,7 +216,10 @@ def test_a_change_of_tensors_in_the_loop_is_refused(train, what, name, workers):
     ("task", "message"),
     sampled(
         [
-            ("scheduler_after_joining", "the scheduler StepLR .* give it to session.register"),
+            (
+                "scheduler_after_joining",
+                "StepLR, scheduler for the optimizer, .* give it to session.register",
+            ),
             ("keeping_too_much", "the user state takes .* bytes, most of it in kept"),
         ],
         1,
