@@ -89,10 +89,13 @@ def chance():
 
 
 def scheduler():
-    """What the session is to keep is not part of the state."""
-    from holdfast.worker.session import Session
+    """What the session is to keep is saved and not restored."""
+    from holdfast.worker.user_state.user_state import UserState
 
-    patch(Session, "register", lambda _: lambda self, name, registered: registered)
+    def forgetful(restore):
+        return lambda self, saved: restore(self, {**saved, "kept": self.capture()["kept"]})
+
+    patch(UserState, "restore", forgetful)
 
 
 if "holdfast.launch.fork_server" in sys.orig_argv:
