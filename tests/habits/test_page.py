@@ -75,9 +75,7 @@ def test_every_habit_has_a_test_and_every_test_a_habit():
     page = TESTS.parent / "docs" / "from-pytorch.md"
     habits = [habit for habit in ROW.findall(page.read_text()) if habit not in ("Habit", "---")]
     words = [each for tests in PROVED_BY.values() for each in tests]
-    assert {habit: [each for each in words if each in habit] for habit in habits} == {
-        habit: [next(each for each in words if each in habit)] for habit in habits
-    }
+    assert [habit for habit in habits if sum(each in habit for each in words) != 1] == []
     assert [each for each in words if not any(each in habit for habit in habits)] == []
 
 

@@ -24,7 +24,7 @@ from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.callback import OnEvent
 from holdfast.tasks import by_value, reference
-from holdfast.tasks.program import calling_program, is_calling
+from holdfast.tasks.program import belongs_to_program, calling_program
 
 
 def train(
@@ -248,7 +248,7 @@ def request_of(
         if isinstance(job, TrainRequest):
             raise JobError("give a job's name or a Job, not both")
         request = load.load(task, values=job or {})
-        if is_calling(request.task):
+        if belongs_to_program(request.task):
             request = request.model_copy(update={"program": calling_program(request.task)})
         return request, None
     values = job.model_dump() if isinstance(job, TrainRequest) else dict(job or {})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import math
 import sys
-import sysconfig
 from collections import Counter, defaultdict
 from itertools import zip_longest
 from typing import Any, Final
@@ -22,12 +21,12 @@ from torch.optim import Optimizer
 
 from holdfast.arena.tensors import DTYPES, field_of
 from holdfast.errors import JobError
+from holdfast.linux.files import is_installed
 
 _FOLLOWED: Final = 1000
 """The maximum length of a list or dictionary whose changes in place are detected."""
 _DEPTH: Final = 3
 """Objects within objects that are looked at."""
-_INSTALLED: Final = tuple({sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")})
 _FLOATS: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -140,7 +139,7 @@ def is_users_object(value: object) -> bool:
     if isinstance(value, nn.Module | Optimizer | type) or not hasattr(value, "__dict__"):
         return False
     file = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
-    return type(value).__module__ != "builtins" and not file.startswith(_INSTALLED)
+    return type(value).__module__ != "builtins" and not is_installed(file)
 
 
 def _seen(value: object, depth: int = 0) -> object:  # noqa: PLR0911  # one for each kind of value

@@ -26,7 +26,7 @@ from holdfast.faults.fault_injector import FaultInjector
 from holdfast.faults.plan import Fault, FaultPlan, planned
 from holdfast.faults.target import Target
 from holdfast.job import load
-from holdfast.linux.lifeline import heard_stop_signals
+from holdfast.linux.lifeline import active_stop_signals
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.terminal import closing_table
 
@@ -90,7 +90,7 @@ def _inject(run: Path, plan: FaultPlan) -> FaultInjector:
     """Inject into a run of another process, unless a signal ends that early."""
     target = Target.under_way(run)
     injector = FaultInjector(plan, load.of_run(run))
-    for number in heard_stop_signals():
+    for number in active_stop_signals():
         signal.signal(number, lambda *_: injector.stop())
     injector.inject(target)
     return injector

@@ -32,7 +32,7 @@ from typing import Any, Final, NoReturn
 from holdfast.errors import JobError, ProtocolError
 from holdfast.launch import forked
 from holdfast.launch.collector import without_collector
-from holdfast.linux.lifeline import INTERRUPT, STOP_SIGNALS, die_with_parent, heard_stop_signals
+from holdfast.linux.lifeline import INTERRUPT, STOP_SIGNALS, active_stop_signals, die_with_parent
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
     AttachMessage,
@@ -60,7 +60,7 @@ def main() -> None:
     die_with_parent(options.parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that a line that a
     # worker prints is in its log before the worker dies
-    for number in heard_stop_signals():
+    for number in active_stop_signals():
         signal.signal(number, _leave_to_agent)
     signal.signal(INTERRUPT, signal.SIG_IGN)  # until a worker has a handler of its own
     with without_collector():

@@ -7,10 +7,14 @@ import fcntl
 import json
 import mmap
 import os
+import sysconfig
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+INSTALLED: Final = {"site-packages", "dist-packages"}
+"""Folders of installed distributions."""
 _KEEP_SIZE: Final = 1
 """FALLOC_FL_KEEP_SIZE of fallocate(2)."""
 
@@ -149,3 +153,11 @@ def reserve(fd: int, size: int) -> None:
     """
     end = os.fstat(fd).st_size
     ctypes.CDLL(None).fallocate(fd, _KEEP_SIZE, ctypes.c_int64(end), ctypes.c_int64(size))
+
+
+@cache
+def is_installed(file: str) -> bool:
+    """True if a file belongs to Python or to an installed distribution."""
+    path = Path(file)
+    standard = [Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib")]
+    return bool(INSTALLED & {*path.parts}) or any(map(path.is_relative_to, standard))

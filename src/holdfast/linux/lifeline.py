@@ -21,8 +21,8 @@ _ORPHANED: Final = 70
 """The exit status of a process whose parent died before it was tied to it."""
 
 
-def heard_stop_signals() -> list[signal.Signals]:
-    """Stop signals that this process does not ignore: what nohup ignores stays ignored."""
+def active_stop_signals() -> list[signal.Signals]:
+    """The stop signals that this process does not ignore: what nohup ignores stays ignored."""
     return [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
 
 

@@ -58,7 +58,7 @@ class RunSupervisor:
         self._follower = follower
         self._log = log
         self._controls = controls
-        self._stop_deadline: float | None = None
+        self._stop_requested_at: float | None = None
         self._owned = ExitStack()
         self._owned.callback(hosts.close)
         self._owned.callback(coordinator.disconnect)  # first, so that it ends with the hosts
@@ -134,16 +134,14 @@ class RunSupervisor:
         if self._controls.stop and waits:
             raise Interrupted("stopped while the run waited for hosts: no step was under way")
         now = time.monotonic()
-        if self._controls.stop and self._stop_deadline is None and self._hosts.have_begun():
+        if self._controls.stop and self._stop_requested_at is None and self._hosts.have_begun():
             self._coordinator.request_stop()
-            self._stop_deadline = now + self._directory.job.timeout_s
+            self._stop_requested_at = now
             self._log.event("stop-requested")
-        if self._stop_deadline is None:
-            return
-        asked_s = now - (self._stop_deadline - self._directory.job.timeout_s)
-        if asked_s > IDLE_STOP_S and self._is_before_steps:
+        waited_s = 0.0 if self._stop_requested_at is None else now - self._stop_requested_at
+        if waited_s > IDLE_STOP_S and self._is_before_steps:
             raise Interrupted("stopped before the first step: no step was under way")
-        if now > self._stop_deadline:
+        if waited_s > self._directory.job.timeout_s:
             raise Interrupted(
                 f"the workers did not end their step within {self._directory.job.timeout_s:.0f} s "
                 "of being asked to stop; resume the run from its last checkpoint, with a longer "

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from holdfast.errors import JobError, ProtocolError
+from holdfast.linux.files import INSTALLED, is_installed
 from holdfast.tasks import by_value
-from holdfast.tasks.described import INSTALLED, is_installed
 
 FOLDER: Final = "code"
 """Where unpacked sources are, in a run directory."""
@@ -168,7 +168,7 @@ def _package(name: str) -> Path | None:
         path = Path(next(iter(spec.submodule_search_locations)))
     else:
         path = Path(spec.origin or "")
-    return None if is_installed(path) else path
+    return None if is_installed(str(path)) else path
 
 
 def _below(root: Path, endings: tuple[str, ...] = (".py",)) -> Iterator[Path]:

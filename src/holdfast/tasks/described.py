@@ -9,17 +9,17 @@ from __future__ import annotations
 import enum
 import json
 import sys
-import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
 from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MappingProxyType
 from typing import Any, Final
 
+from holdfast.linux.files import is_installed
+
 MAX_DEPTH: Final = 20
 MAX_PARTS: Final = 100_000
 """The most levels and parts of a container; a larger one is described by its type only."""
-INSTALLED: Final = {"site-packages", "dist-packages"}
 _PLAIN_BASES: Final = {"Namespace", "_AttributeHolder", "SimpleNamespace", "ABC", "Generic"}
 """Classes that keep nothing outside of an object's attributes."""
 _CONTAINERS: Final = MappingProxyType(
@@ -28,21 +28,15 @@ _CONTAINERS: Final = MappingProxyType(
 _DICTIONARIES: Final = MappingProxyType(
     {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
 )
-MUTABLE: Final = frozenset({*_CONTAINERS, *_DICTIONARIES, "object"} - {"tuple", "frozenset"})
+MUTABLE: Final = frozenset({"list", "set", "deque", "dict", "object"})
 """The first words of descriptions of what can change in place."""
-
-
-def is_installed(path: Path) -> bool:
-    """True if a file belongs to Python or to an installed distribution."""
-    standard = [Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib")]
-    return bool(INSTALLED & {*path.parts}) or any(map(path.is_relative_to, standard))
 
 
 def is_own(module: str) -> bool:
     """True if an imported module is the user's."""
     file = getattr(sys.modules.get(module), "__file__", None)
     is_ours = module.partition(".")[0] in ("holdfast", "holdfast_bench")
-    return bool(file) and not is_ours and not is_installed(Path(str(file)))
+    return bool(file) and not is_ours and not is_installed(str(file))
 
 
 def named(name: str) -> Any:

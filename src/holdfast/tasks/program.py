@@ -13,6 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import resolve_name
 from pathlib import Path
@@ -25,15 +26,16 @@ from holdfast.tasks import reference
 from holdfast.tasks.assigned import Assigned, assigned_in
 from holdfast.tasks.by_value import PREFIX
 from holdfast.tasks.described import MUTABLE, describe, is_own, rebuilt, replace_content
+from holdfast.tasks.reference import MAIN
 
 MAX_BYTES: Final = 64 << 10
 MAX_COMPARED_BYTES: Final = 4 << 10
 """Longer descriptions of what no assignment names are compared by digest."""
 
 
-def is_calling(task: str) -> bool:
-    """True if a task is named that belongs to the program of this process."""
-    main = sys.modules["__main__"]
+def belongs_to_program(task: str) -> bool:
+    """True if a task is defined in the main module of this process."""
+    main = sys.modules[MAIN]
     place = task.rpartition(":")[0]
     if place.endswith(".py"):
         file = getattr(main, "__file__", None)
@@ -48,25 +50,26 @@ def calling_program(task: str) -> Program:
         JobError: It has changed more than travels with a job.
     """
     place = task.rpartition(":")[0]
-    main = place if is_calling(task) and not place.endswith(".py") else "__main__"
-    changed = {}
+    # What workers call the module of the program.
+    main = place if belongs_to_program(task) and not place.endswith(".py") else MAIN
     sources = {module.__name__: (module, assigned) for module, assigned in _sources(task)}
-    everywhere = Assigned()
-    for _, assigned in sources.values():
-        everywhere.attributes |= assigned.attributes
-        everywhere.of_imports |= assigned.of_imports
-        everywhere.is_dynamic |= assigned.is_dynamic
-    for module, assigned in (sources[name] for name in _imported(task, sources) if name in sources):
-        is_main = module.__name__ == "__main__"
-        everywhere.rebound = assigned.rebound | (set() if is_main else everywhere.of_imports)
-        everywhere.changed = assigned.changed
-        if not is_main:
-            everywhere.used = {*vars(module)}
-            changed[module.__name__] = dict(_changes(module, everywhere, main))
-        elif main == place or place.endswith(".py"):
-            everywhere.used = assigned.used
-            changed[main] = dict(_changes(module, everywhere, main))
-    changed = {module: changes for module, changes in changed.items() if changes}
+    everywhere = [assigned for _, assigned in sources.values()]
+    attributes = set[str]().union(*(each.attributes for each in everywhere))
+    of_imports = set[str]().union(*(each.of_imports for each in everywhere))
+    is_dynamic = any(each.is_dynamic for each in everywhere)
+    changed = {}
+    for name in _imported(task, sources):
+        if name not in sources or (name == MAIN and task.startswith(PREFIX)):
+            continue  # code by value brings the globals of the program that it uses
+        module, own = sources[name]
+        # Modules can be changed from all places, and the program from its own source only.
+        rebound = own.rebound if name == MAIN else own.rebound | of_imports
+        used = own.used if name == MAIN else {*vars(module)}
+        assigned = replace(
+            own, attributes=attributes, rebound=rebound, used=used, is_dynamic=is_dynamic
+        )
+        if changes := dict(_changes(module, assigned, main)):
+            changed[main if name == MAIN else name] = changes
     _check_size(changed)
     torch = sys.modules.get("torch")
     dtype = str(torch.get_default_dtype()) if torch else ""
@@ -97,7 +100,7 @@ def load(program: Program | None, task: str) -> Callable[..., Any]:
 
 def _sources(task: str) -> Iterator[tuple[ModuleType, Assigned]]:
     """The user's modules around this program and its task, with what their sources assign."""
-    main = Path(getattr(sys.modules["__main__"], "__file__", None) or "here").absolute()
+    main = Path(getattr(sys.modules[MAIN], "__file__", None) or "here").absolute()
     package = sys.modules.get(task.partition(".")[0].partition(":")[0])
     of_task = Path(getattr(package, "__file__", None) or main)
     roots = [main.parent, Path.cwd(), of_task.parents[of_task.name == "__init__.py"]]
@@ -134,8 +137,8 @@ def _absolute(name: str, package: str | None) -> str:
 def _module_of(task: str) -> str:
     """The name of the module of a task in this process; that of the program for its own code."""
     place = task.rpartition(":")[0]
-    if is_calling(task) or task.startswith(PREFIX):
-        return "__main__"
+    if belongs_to_program(task) or task.startswith(PREFIX):
+        return MAIN
     files = {getattr(each, "__file__", None): name for name, each in sys.modules.copy().items()}
     return files.get(place, place)
 
@@ -151,7 +154,12 @@ def _line_of(module: ModuleType) -> float:
 
 
 def _changes(module: ModuleType, assigned: Assigned, main: str) -> Iterator[tuple[str, Any]]:
-    """Paths of values that can have changed since the import, with how, and their descriptions."""
+    """Paths of values that can have changed since the import, with how, and their descriptions.
+
+    rebound   the name was assigned
+    changed   the value was changed in place
+    maybe     no assignment names it, and it may have changed in place
+    """
     for name, value in list(vars(module).items()):
         if name not in assigned.used or name[:2] == "__" or isinstance(value, ModuleType):
             continue
@@ -208,7 +216,7 @@ def _change(module: str, path: str, how: str, described: Any) -> None:
         return
     is_there = name in vars(owner)
     old = vars(owner).get(name)
-    text = json.dumps(describe(old, "__main__"))
+    text = json.dumps(describe(old, MAIN))
     if isinstance(described, list) and described[0] == "digest":
         is_same = is_there and _digest(text) == described[-1]
     else:

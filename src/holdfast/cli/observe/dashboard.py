@@ -14,7 +14,7 @@ import typer
 
 from holdfast.cli import complete
 from holdfast.errors import HoldfastError, JobError
-from holdfast.linux.lifeline import heard_stop_signals
+from holdfast.linux.lifeline import active_stop_signals
 from holdfast.rundir.run_directory import RUNS
 from holdfast.views.dashboard import serve
 from holdfast.views.dashboard.loopback_only import ADDRESS, listen
@@ -43,7 +43,7 @@ def dashboard(
     listener = listen(port)
     port = int(listener.getsockname()[1])
     url = f"http://{ADDRESS}:{port}"
-    for number in heard_stop_signals():
+    for number in active_stop_signals():
         signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt), serve.served(path, listener) as process:
         print(f"dashboard of {path} at {url}; Ctrl-C ends it")

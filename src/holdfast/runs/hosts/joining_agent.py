@@ -28,7 +28,7 @@ from holdfast.job import JOB_FILE, load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
-from holdfast.linux.lifeline import heard_stop_signals
+from holdfast.linux.lifeline import active_stop_signals
 from holdfast.rundir import code_version
 from holdfast.rundir.follow import StepCursor, StepTail, end_of
 from holdfast.rundir.json_lines import EventLog
@@ -399,7 +399,7 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
         else:
             requested.append(True)
 
-    before = {number: signal.signal(number, stop) for number in heard_stop_signals()}
+    before = {number: signal.signal(number, stop) for number in active_stop_signals()}
     try:
         yield requested
     finally:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 
-def taken_hooks(parameters: Iterable[nn.Parameter]) -> list[Callable[[], None]]:
+def take_hooks(parameters: Iterable[nn.Parameter]) -> list[Callable[[], None]]:
     """Take the hooks from parameters; returns functions that call them with the gradients there."""
     calls = list[Callable[[], None]]()
     for parameter in parameters:

@@ -40,7 +40,7 @@ from holdfast.worker.agent_link import SelfEviction, StopRequested
 from holdfast.worker.data_check import note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
-from holdfast.worker.loop.parameter_hooks import taken_hooks
+from holdfast.worker.loop.parameter_hooks import take_hooks
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
@@ -126,7 +126,7 @@ class TrainingLoop:
         self._begin_schedules()
         # From here on an optimizer is stepped by the commit only.
         refusing = register_optimizer_step_pre_hook(self._refuse_step)
-        self._hooks.add_first("gradients", taken_hooks(member.joined.replica.parameters.values()))
+        self._hooks.add_first("gradients", take_hooks(member.joined.replica.parameters.values()))
         if self._hooks.has_callbacks("gradients"):
             self._stepper.on_gradients = partial(self._call_hooks, "gradients")
         member.begin_loop(self._on_commit)

@@ -135,6 +135,7 @@ class AttachedModels:
                 "which is no torch.optim.Optimizer; return one that holds the others, with a "
                 "`step` that calls theirs"
             )
+        # A wrapper that has not called the constructor of its base lacks its hooks.
         if "_optimizer_step_pre_hooks" not in vars(built_optimizer):
             Optimizer.__setstate__(built_optimizer, {"defaults": {}} | vars(built_optimizer))
         if not parameters_of(built_optimizer):

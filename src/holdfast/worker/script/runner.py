@@ -30,7 +30,7 @@ from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.launch import environment
-from holdfast.linux.lifeline import STOP_SIGNALS, heard_stop_signals
+from holdfast.linux.lifeline import STOP_SIGNALS, active_stop_signals
 from holdfast.linux.supply import restrict
 from holdfast.rundir.run_directory import restarts_in
 from holdfast.tasks.code import FOLDER as CODE_FOLDER
@@ -219,7 +219,7 @@ def _forget_the_fork() -> None:
     torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
     torch.default_generator.seed()  # else all draw the same numbers; `random` reseeds itself
     np.random.seed()
-    for number in heard_stop_signals():
+    for number in active_stop_signals():
         is_interrupt = number == signal.SIGINT
         signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
