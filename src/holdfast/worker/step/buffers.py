@@ -1,23 +1,32 @@
 """Buffers: a model's buffers (such as the statistics of BatchNorm) during a step.
 
 The replica holds the values from which every shard of the step starts; it changes at the commit
-only. The model computes with its own tensors. Their values after a shard go to the shard's slot,
-next to the gradient: floating-point buffers are averaged by weight, of integer buffers the first
-shard's are kept.
+only. The model computes in memory of its own with the layout of those values, so that all buffers
+are set, compared and committed in a few passes, none of which waits for a GPU. Their values after a
+shard go to the shard's slot, next to the gradient: floating-point buffers are averaged by weight,
+of integer buffers the first shard's are kept.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import nn
 
-from holdfast.arena.replica import Replica
+from holdfast.arena.layout import ALIGNMENT, aligned
+from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.state_dicts import plain_name
+from holdfast.arena.tensors import view
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import JobError
+
+_WORDS: Final = ALIGNMENT // 8
+"""Words of 64 bits in a row of memory. No row has elements of two buffers."""
 
 
 class Buffers:
@@ -29,13 +38,42 @@ class Buffers:
     """
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
-        self._committed = replica.buffers
         self._averaged = layout.buffer_names
         self._kept = layout.kept_names
         self._modules = [(plain_name(n), each) for n, each in replica.model.named_modules()]
         given = replica.model_buffers
-        device = replica.flat.device
-        self._working = {name: _writable(buffer.to(device)) for name, buffer in given.items()}
+        start, end = replica.buffer_range
+        self._committed = replica.flat[start:end].view(torch.int64).view(-1, _WORDS)
+        self._flat = self._committed.clone()
+        memory = self._flat.view(-1).view(torch.uint8)
+        entries = {each.name: each for each in replica.layout.entries}
+        places = {
+            name: replace(each, offset=each.offset - start)
+            for name in given
+            for each in [entries[MODEL + name]]
+        }
+        self._views = {name: view(memory, each) for name, each in places.items()}
+        self._rows = [
+            torch.tensor(list(rows), dtype=torch.int64, device=memory.device)
+            for rows in (
+                [places[name].offset // ALIGNMENT for name in self._averaged],
+                [aligned(places[name].end) // ALIGNMENT for name in self._averaged],
+            )
+        ]
+        numbers = torch.full((len(self._flat),), len(self._averaged))  # of kept ones
+        for number, name in enumerate(self._averaged):
+            each = places[name]
+            numbers[each.offset // ALIGNMENT : aligned(each.end) // ALIGNMENT] = number
+        self._buffer_of_row = numbers.to(memory.device)
+        # User code may hold these objects. Memory that several of them share stays shared.
+        users = Counter(each.untyped_storage().data_ptr() for each in given.values())
+        self._working = {}
+        for name, buffer in given.items():
+            self._working[name] = buffer
+            if users[buffer.untyped_storage().data_ptr()] == 1:
+                buffer.data = self._views[name]
+            else:
+                self._working[name] = _writable(buffer.to(memory.device))
         names = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
             (module, key, names[buffer])
@@ -60,53 +98,84 @@ class Buffers:
         for module, key, name in self._places:
             module._buffers[key] = self._working[name]
         if self._working:
-            # Through `.data`, which does not raise the version that autograd compares in a backward
-            # pass.
-            working = [buffer.data for buffer in self._working.values()]
-            torch._foreach_copy_(working, [self._committed[name] for name in self._working])
+            self._flat.copy_(self._committed)
+            self._scatter()
+
+    def _scatter(self) -> None:
+        """Copy values to the tensors that have other memory."""
+        for name, buffer in self._working.items():
+            if buffer.data_ptr() != self._views[name].data_ptr():
+                # Through `.data`, which does not raise the version that autograd compares in a
+                # backward pass.
+                buffer.data.copy_(self._views[name])
+
+    def _gather(self) -> None:
+        """Copy the model's current values from tensors that have other memory.
+
+        Raises:
+            JobError: A buffer was added, removed or reshaped.
+        """
+        for name, buffer in self._found().items():
+            if buffer.data_ptr() != self._views[name].data_ptr():
+                self._views[name].copy_(buffer.detach())
 
     @contextmanager
     def committed(self) -> Iterator[None]:
         """Within the context, the model computes with the committed values, even inside a shard."""
         # Inside a shard the buffers may have moved on: remember both the objects and their values.
         bound = [module._buffers[key] for module, key, _ in self._places]
-        moved = [buffer.clone() for buffer in self._working.values()]
+        moved = self._flat.clone()
+        apart = [buffer.clone() for buffer in self._working.values()]
         self.begin()
         try:
             yield
         finally:
-            for buffer, value in zip(self._working.values(), moved, strict=True):
+            self._flat.copy_(moved)
+            for buffer, value in zip(self._working.values(), apart, strict=True):
                 buffer.data.copy_(value)
             for (module, key, _), buffer in zip(self._places, bound, strict=True):
                 module._buffers[key] = buffer
 
-    def write_to(self, slot: Slot, weight: float) -> list[bool]:
-        """Write the values after a shard to its slot; returns which averaged buffers it changed.
+    def write_to(self, slot: Slot, weight: float) -> torch.Tensor:
+        """Write the values after a shard to its slot; returns which averaged buffers it changed,
+        bool[n] on their device.
 
         Raises:
             JobError: A buffer was added, removed or reshaped.
         """
-        left = self._found()
+        self._gather()
         # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
         if self._averaged:
-            averaged = [left[name] for name in self._averaged]
+            averaged = [self._views[name] for name in self._averaged]
             torch._foreach_copy_(slot.buffers, torch._foreach_mul(averaged, weight))
             if not weight:  # 0 x NaN is NaN
                 torch._foreach_zero_(slot.buffers)
         if self._kept:
-            torch._foreach_copy_(slot.kept, [left[name] for name in self._kept])
+            torch._foreach_copy_(slot.kept, [self._views[name] for name in self._kept])
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
-        # values may round.
-        return [not torch.equal(left[name], self._committed[name]) for name in self._averaged]
+        # values may round. Each has changed if the count of changed rows rises within it.
+        count = torch.zeros(len(self._flat) + 1, dtype=torch.int64, device=self._flat.device)
+        torch.cumsum((self._flat != self._committed).any(1), 0, out=count[1:])
+        starts, ends = self._rows
+        return count[ends] > count[starts]
 
-    def take(self, root: Slot, changed: Sequence[bool], kept: Sequence[torch.Tensor]) -> None:
-        """Commit the means in `root`, where some shard changed them, and the `kept` ones."""
-        means = zip(self._averaged, root.buffers, changed, strict=True)
-        for name, mean, was_changed in means:
-            if was_changed:
-                self._committed[name].copy_(mean)
-        for name, value in zip(self._kept, kept, strict=True):
-            self._committed[name].copy_(value)
+    def take(
+        self, means: Sequence[torch.Tensor], changed: torch.Tensor, kept: Sequence[torch.Tensor]
+    ) -> None:
+        """Commit the means of averaged buffers that some shard has changed, and the `kept` ones.
+
+        Args:
+            means: By averaged buffer.
+            changed: bool or uint8[n], by averaged buffer.
+            kept: By integer buffer.
+        """
+        if self._averaged:
+            torch._foreach_copy_([self._views[name] for name in self._averaged], list(means))
+        if self._kept:
+            torch._foreach_copy_([self._views[name] for name in self._kept], list(kept))
+        flags = changed.to(self._flat.device, torch.bool)
+        is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
+        self._committed.copy_(torch.where(is_taken, self._flat, self._committed))
 
     def commit(self) -> None:
         """Commit the values that the model's buffers have now, between two steps.
@@ -114,8 +183,8 @@ class Buffers:
         Raises:
             JobError: A buffer was added, removed or reshaped.
         """
-        for name, buffer in self._found().items():
-            self._committed[name].copy_(buffer)
+        self._gather()
+        self._committed.copy_(self._flat)
 
     def release(self) -> None:
         """Stop managing the model's buffers: user code has them to itself."""

@@ -223,7 +223,7 @@ class DdpStepper:
         self._shown.end()
         self._done = True
         changed = self.buffers.write_to(self._slot, self._weight)
-        self._slot.used.copy_(torch.tensor(changed, dtype=torch.uint8))
+        self._slot.used.copy_(changed)
         self._slot.write_logged(self._logged, self._weight)
 
     def skip_shard(self, work: Work) -> None:
@@ -250,7 +250,7 @@ class DdpStepper:
                 self.on_gradients()
             self._replica.step_optimizers()
             self._replica.capture_optimizers()
-            self.buffers.take(self._root, reduced.used.tolist(), reduced.kept)
+            self.buffers.take(self._root.buffers, reduced.used, reduced.kept)
         self.restart()
         return commit_step(self._status, step, reduced, norm)
 

@@ -25,9 +25,9 @@ from holdfast.collectives.slot import LOSS, WEIGHT
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
-from holdfast.errors import JobError
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
 from holdfast.worker.devices import WeightCasts
+from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
@@ -38,15 +38,7 @@ from holdfast.worker.step.commit import (
     not_finite,
 )
 from holdfast.worker.step.recheck import Recheck
-from holdfast.worker.step.shard_gradients import ShardGradients
-from holdfast.worker.step.shard_work import (
-    CurrentShard,
-    LossLeaves,
-    PartialSums,
-    check_logged_count,
-    check_loss,
-    unscaled_gradients,
-)
+from holdfast.worker.step.shard_work import CurrentShard, PartialSums, check_logged_count
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -61,7 +53,6 @@ class TreeStepper:
         self._job = worker.job
         self._group = worker.group
         self._status = worker.status
-        self._failpoints = worker.failpoints
         job = self._job
         group = self._group
         sections = self._sections
@@ -72,8 +63,8 @@ class TreeStepper:
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
-        self._names = layout.parameter_names
-        self._parameters = [replica.parameters[name] for name in self._names]
+        self._pass = BackwardPass(replica, layout.parameter_names, worker)
+        self._parameters = self._pass.parameters
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it writes to a gradient
@@ -82,9 +73,6 @@ class TreeStepper:
         self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
-        trained = dict(zip(self._names, self._parameters, strict=True))
-        self._shown = ShardGradients(trained, replica.optimizers)
-        self._leaves = LossLeaves(replica)
         self.on_gradients: Callable[[], object] | None = None
         self._shard: CurrentShard | None = None
         self._recheck: Recheck | None = None
@@ -170,38 +158,23 @@ class TreeStepper:
         """Implements `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
-        if shard.weight is not None:
-            raise JobError(
-                "session.backward was called twice for one shard; add the losses and call it once"
-            )
-        check_loss(loss)
-        self._shown.check_none()
-        self._leaves.check(loss, self._status[Word.COMMITTED])
+        self._pass.check(loss, shard.weight)
         # A second call is refused from here on, unless this one fails.
         shard.weight = weight
         if not weight:  # the loss may be NaN, and 0 x NaN is not 0
-            zeros = [p.detach().new_zeros(()).expand(p.shape) for p in self._parameters]
-            self._shown.show(zeros)
+            self._pass.show_zeros()
             return
-        inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
-        before = self._status.enter(Phase.BACKWARD)
-        # Autograd gives weight x scale x gradient: no pass over the gradient applies the weight.
+        before = Phase(self._status[Word.PHASE])
         try:
-            torch.autograd.backward(loss * (weight * scale), inputs=inputs)
+            gradients = self._pass.run(loss, weight, scale, trains)
         except Exception:
-            # User code may catch it: the part that autograd has computed never counts.
             shard.weight = None
-            self._shown.forget()
-            self._status.enter(before)
             raise
-        self._status.enter(Phase.COLLECT)
         shard.slot.stats[WEIGHT] = weight
         shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
-        self._failpoints.at_gradient(self._parameters)
-        gradients = unscaled_gradients(self._parameters, scale)
         if not shard.discarded:
             self._collect(shard, gradients)
-        self._shown.show(gradients)
+        self._pass.shown.show(gradients)
         self._status.enter(before)
 
     def log(self, values: dict[str, float]) -> None:
@@ -218,12 +191,12 @@ class TreeStepper:
         if not self._all_fired(shard):
             self._casts.forget()
         if shard.discarded:
-            self._shown.forget()
+            self._pass.shown.forget()
             return
         if shard.weight is None:
-            self._shown.check_none()
+            self._pass.shown.check_none()
         else:
-            self._shown.end()
+            self._pass.shown.end()
         if shard.verify_only:
             self._current_sums.give_back(shard.number)
             self._verifier.record(shard.leaf, self._digest(shard) if shard.weight else None)
@@ -252,7 +225,7 @@ class TreeStepper:
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
         self._shard = None
-        self._shown.forget()
+        self._pass.shown.forget()
         self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
@@ -313,7 +286,7 @@ class TreeStepper:
         return commit_step(self._status, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self._names, self._root_gradients, strict=True))
+        return dict(zip(self._pass.names, self._root_gradients, strict=True))
 
     def _begin_recheck(self, step: int) -> None:
         self._lending.write_back()
@@ -349,10 +322,11 @@ class TreeStepper:
         self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
-        self._shown.forget()
+        self._pass.shown.forget()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
-        self.buffers.take(self._sections.root, used[len(self._parameters) :], reduced.kept)
+        changed = reduced.used[len(self._parameters) :]
+        self.buffers.take(self._sections.root.buffers, changed, reduced.kept)
 
     @property
     def _current_sums(self) -> PartialSums:
@@ -372,7 +346,7 @@ class TreeStepper:
         """Write what a shard leaves, apart from its gradients, to its slot."""
         slot = shard.slot
         changed = self.buffers.write_to(slot, weight)
-        slot.write_used([*shard.fired, *changed])
+        slot.write_used([*shard.fired, *changed.tolist()])
         slot.write_logged(shard.logged, weight)
         if self._recheck is not None:
             self._recheck.examine(shard.leaf, slot)
