@@ -80,6 +80,7 @@ def stepper(replica, precision):
     found = TreeStepper(
         StepContext(
             replica=replica,
+            trained=dict(replica.model.named_parameters()),
             sections=sections,
             replicas=ReplicaChecker(replica, group, 0),
             worker=WorkerContext.of(job, group, agent, arena),

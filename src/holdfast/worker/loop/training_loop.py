@@ -44,7 +44,7 @@ from holdfast.worker.loop.parameter_hooks import take_hooks
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
-from holdfast.worker.step.shard_work import checked_number, checked_weight
+from holdfast.worker.step.shard_work import checked_weight
 from holdfast.worker.step.stepper import Work
 from holdfast.worker.timing.stopwatch import Stopwatch
 from holdfast.worker.unread_keys import ReadJob
@@ -237,7 +237,7 @@ class TrainingLoop:
 
     def log(self, values: Mapping[str, object]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
-        self._stepper.log({name: checked_number(name, each) for name, each in values.items()})
+        self._stepper.log(values)
 
     @property
     def _is_over(self) -> bool:

@@ -341,6 +341,7 @@ class Member:
         stepper = attached.steppers.build(
             StepContext(
                 replica=replica,
+                trained=attached.trained.parameters(),
                 sections=sections,
                 replicas=replicas,
                 worker=self.context,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ from holdfast.worker.step.shard_work import (
     LossLeaves,
     check_logged_count,
     check_loss,
+    checked_number,
     unscaled_gradients,
 )
 from holdfast.worker.step.stepper import StepContext, Work
@@ -203,9 +204,9 @@ class DdpStepper:
         self._shown.show(self._gradients)
         self._status.enter(before)
 
-    def log(self, values: dict[str, float]) -> None:
+    def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
-        self._logged |= values
+        self._logged |= {name: checked_number(name, each) for name, each in values.items()}
         check_logged_count(self._logged)
 
     def end_shard(self) -> None:

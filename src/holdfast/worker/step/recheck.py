@@ -87,7 +87,7 @@ class Recheck:
         self.shards = self._shards_of[before]
         layout = memory.layout
         size_bytes = layout.layout.size_bytes
-        self.sums = PartialSums(
+        self.sums: PartialSums[Slot] = PartialSums(
             functools.cache(lambda _: Slot(torch.zeros(size_bytes, dtype=torch.uint8), layout)),
             len(self._theirs) + tree.max_partials(num_leaves),
             num_leaves,

@@ -12,14 +12,14 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.replica import Replica
-from holdfast.collectives.slot import LOGGED, NUM_STATS, Slot
+from holdfast.collectives.slot import LOGGED, NUM_STATS
 from holdfast.core.step import tree
 from holdfast.errors import JobError
 
@@ -28,48 +28,65 @@ _INTERVAL: Final = 16
 of a loss, at a microsecond a node."""
 
 
+Gradients = list[torch.Tensor | None]
+"""Gradients by parameter; None where a parameter has none."""
+
+
 @dataclass(slots=True, kw_only=True)
 class CurrentShard:
     """A shard from `begin_shard` to `end_shard`.
 
     Attributes:
         leaf: The leaf of the reduction tree that it fills.
-        number, slot: Slot that its gradient goes to.
-        lends_gradients: True if its gradients are lent, not copied; see `collectives.lending`.
-        fired: True for each parameter that has a gradient.
-        verify_only: True if it is assigned to another worker, and this one only verifies it.
+        number: The partial sum that its gradient goes to.
+        fired: True for each parameter that has a gradient; empty before the backward pass.
         weight: None until `backward` is called.
         discarded: True if its step was restarted meanwhile.
-        raw_gradients: The gradients as autograd gives them, if they are verified.
         logged: Means over the shard by name.
     """
 
     leaf: int
     number: int
-    slot: Slot
-    lends_gradients: bool
-    fired: list[bool]
-    verify_only: bool
+    fired: list[bool] = field(default_factory=list)
     weight: float | None = None
     discarded: bool = False
-    raw_gradients: list[torch.Tensor] = field(default_factory=list)
-    logged: dict[str, float] = field(default_factory=dict)
+    logged: dict[str, Any] = field(default_factory=dict)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add logged values.
+
+        Raises:
+            JobError: There are more than fit.
+        """
+        self.logged |= values
+        check_logged_count(self.logged)
 
 
-class PartialSums:
+class Sum(Protocol):
+    """A partial sum."""
+
+    def add(self, other: Self) -> None:
+        """Add the sum of the sibling to the right, which is free afterwards."""
+        ...
+
+
+S = TypeVar("S", bound=Sum)
+
+
+class PartialSums(Generic[S]):
     """The partial sums of one worker.
 
     Args:
-        slots: Its slots, by number.
-        num_slots: Number of its slots.
+        slots: Its partial sums, by number.
+        num_slots: How many there are.
         num_leaves: Leaves of the tree.
 
     Attributes:
         slots: The argument.
-        table: The slot of each node, or ABSENT or EMPTY; see `core.step.tree`.
+        table: The number of each node's sum, or ABSENT or EMPTY; see `core.step.tree`.
     """
 
-    def __init__(self, slots: Callable[[int], Slot], num_slots: int, num_leaves: int) -> None:
+    def __init__(self, slots: Callable[[int], S], num_slots: int, num_leaves: int) -> None:
         self.slots = slots
         self._num_leaves = num_leaves
         self.table = [tree.ABSENT] * tree.num_nodes(num_leaves)
@@ -84,6 +101,10 @@ class PartialSums:
     def has_capacity(self) -> bool:
         """True if there are enough slots for any range of leaves."""
         return len(self._free) >= tree.max_partials(self._num_leaves)
+
+    def covers(self, leaf: int) -> bool:
+        """True if a leaf is accounted for."""
+        return tree.covers(self.table, tree.leaf(leaf, self._num_leaves))
 
     def take_slot(self) -> int:
         """Reserve a slot for one more leaf."""
@@ -181,7 +202,7 @@ def checked_weight(weight: Any) -> float:
     return value
 
 
-def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> list[torch.Tensor | None]:
+def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradients:
     """The gradients that autograd has computed of a loss times `scale`, by parameter: dense, and
     with all bits of them in memory.
     """

@@ -10,9 +10,9 @@ A new way to compute a step (sharded optimizer state, a pipeline) is another imp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -46,12 +46,14 @@ class StepContext:
 
     Attributes:
         replica: State that is trained.
+        trained: The parameters that get a gradient, by name.
         sections: The memory that the workers share.
         replicas: Compares the replica with those of the other members.
         worker: The job, the group, the status and the failpoints of this worker.
     """
 
     replica: Replica
+    trained: Mapping[str, nn.Parameter]
     sections: Sections
     replicas: ReplicaChecker
     worker: WorkerContext
@@ -122,11 +124,11 @@ class Stepper(Protocol):
         """
         ...
 
-    def log(self, values: dict[str, float]) -> None:
+    def log(self, values: Mapping[str, Any]) -> None:
         """Add values to what the current shard logs.
 
         Raises:
-            JobError: There are more than fit.
+            JobError: One is no number, or there are more than fit.
         """
         ...
 

@@ -12,7 +12,9 @@ both are there. The reduction leaves its result in the root slot, from where the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.reduction import Reduced
-from holdfast.collectives.slot import LOSS, WEIGHT
+from holdfast.collectives.slot import LOSS, WEIGHT, Slot
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
@@ -38,8 +40,25 @@ from holdfast.worker.step.commit import (
     not_finite,
 )
 from holdfast.worker.step.recheck import Recheck
-from holdfast.worker.step.shard_work import CurrentShard, PartialSums, check_logged_count
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, checked_number
 from holdfast.worker.step.stepper import StepContext, Work
+
+
+@dataclass(slots=True, kw_only=True)
+class _SlotShard(CurrentShard):
+    """A shard whose gradient goes to a slot.
+
+    Attributes:
+        slot: Memory of its partial sum.
+        lends_gradients: True if its gradients are lent, not copied; see `collectives.lending`.
+        verify_only: True if it is assigned to another worker, and this one only verifies it.
+        raw_gradients: The gradients as autograd gives them, if they are verified.
+    """
+
+    slot: Slot
+    lends_gradients: bool
+    verify_only: bool
+    raw_gradients: list[torch.Tensor] = field(default_factory=list)
 
 
 class TreeStepper:
@@ -63,7 +82,8 @@ class TreeStepper:
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
-        self._pass = BackwardPass(replica, layout.parameter_names, worker)
+        self._names = layout.parameter_names
+        self._pass = BackwardPass(context.trained, replica, worker)
         self._parameters = self._pass.parameters
         self.buffers = Buffers(replica, layout)
         self._root_gradients = sections.root.gradients
@@ -74,7 +94,7 @@ class TreeStepper:
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self._casts = WeightCasts()
         self.on_gradients: Callable[[], object] | None = None
-        self._shard: CurrentShard | None = None
+        self._shard: _SlotShard | None = None
         self._recheck: Recheck | None = None
         self._members = group.members
         self._peer_tables: list[list[int]] = []
@@ -123,10 +143,9 @@ class TreeStepper:
 
     def _is_computed(self, leaf: int) -> bool:
         """True if some member has computed `leaf` in this step, or this one in its recheck."""
-        sums = self._current_sums
         node = tree.leaf(leaf, self._sections.num_leaves)
         peers = self._peer_tables if self._recheck is None else []
-        return any(tree.covers(table, node) for table in (sums.table, *peers))
+        return self._current_sums.covers(leaf) or any(tree.covers(table, node) for table in peers)
 
     def begin_shard(self, work: Work, seed: int) -> None:
         """Implements `Stepper.begin_shard`."""
@@ -136,12 +155,11 @@ class TreeStepper:
         slot = self._current_sums.slots(number)
         slot.stats.zero_()
         self.buffers.begin()
-        self._shard = CurrentShard(
+        self._shard = _SlotShard(
             leaf=work.item.leaf,
             number=number,
             slot=slot,
             lends_gradients=lends and self._replica.flat.device.type == "cpu",
-            fired=[False] * len(self._parameters),
             verify_only=self._is_verified_only(work),
         )
         if self._keeps_casts:
@@ -158,45 +176,29 @@ class TreeStepper:
         """Implements `Stepper.backward`."""
         shard = self._shard
         assert shard is not None, "backward without a shard"
-        self._pass.check(loss, shard.weight)
-        # A second call is refused from here on, unless this one fails.
-        shard.weight = weight
-        if not weight:  # the loss may be NaN, and 0 x NaN is not 0
-            self._pass.show_zeros()
-            return
-        before = Phase(self._status[Word.PHASE])
-        try:
-            gradients = self._pass.run(loss, weight, scale, trains)
-        except Exception:
-            shard.weight = None
-            raise
-        shard.slot.stats[WEIGHT] = weight
-        shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
-        if not shard.discarded:
-            self._collect(shard, gradients)
-        self._pass.shown.show(gradients)
-        self._status.enter(before)
 
-    def log(self, values: dict[str, float]) -> None:
+        def collect(gradients: Gradients) -> None:
+            shard.slot.stats[WEIGHT] = weight
+            shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
+            self._collect(shard, gradients)
+
+        self._pass.run(shard, loss, scale, weight, trains, collect)
+
+    def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
-        self._shard.logged |= values
-        check_logged_count(self._shard.logged)
+        self._shard.log({name: checked_number(name, each) for name, each in values.items()})
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, if that is here."""
         shard = self._shard
         self._shard = None
         assert shard is not None, "no shard was begun"
-        if not self._all_fired(shard):
+        if not self._pass.all_fired(shard):
             self._casts.forget()
+        self._pass.end(shard)
         if shard.discarded:
-            self._pass.shown.forget()
             return
-        if shard.weight is None:
-            self._pass.shown.check_none()
-        else:
-            self._pass.shown.end()
         if shard.verify_only:
             self._current_sums.give_back(shard.number)
             self._verifier.record(shard.leaf, self._digest(shard) if shard.weight else None)
@@ -208,13 +210,6 @@ class TreeStepper:
             self._complete(shard, shard.weight)
             self._current_sums.enter(shard.leaf, shard.number)
 
-    def _all_fired(self, shard: CurrentShard) -> bool:
-        """True if all casts lead to their weights: those made under `no_grad` do not, and a shard
-        would get no gradient through what another one has cast.
-        """
-        pairs = zip(self._parameters, shard.fired, strict=True)
-        return all(fired or not parameter.requires_grad for parameter, fired in pairs)
-
     def skip_shard(self, work: Work) -> None:
         """Implements `Stepper.skip_shard`."""
         if self._is_verified_only(work):
@@ -225,7 +220,7 @@ class TreeStepper:
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
         self._shard = None
-        self._pass.shown.forget()
+        self._pass.forget()
         self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
@@ -286,7 +281,7 @@ class TreeStepper:
         return commit_step(self._status, step, reduced, reduced.norm)
 
     def _mean_gradients(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self._pass.names, self._root_gradients, strict=True))
+        return dict(zip(self._names, self._root_gradients, strict=True))
 
     def _begin_recheck(self, step: int) -> None:
         self._lending.write_back()
@@ -322,14 +317,14 @@ class TreeStepper:
         self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
-        self._pass.shown.forget()
+        self._pass.forget()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
         changed = reduced.used[len(self._parameters) :]
         self.buffers.take(self._sections.root.buffers, changed, reduced.kept)
 
     @property
-    def _current_sums(self) -> PartialSums:
+    def _current_sums(self) -> PartialSums[Slot]:
         """Partial sums that take the shards that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
@@ -339,10 +334,12 @@ class TreeStepper:
         self._peer_tables = []
         self._lending.end()
         own_slots = functools.partial(self._sections.slot, self._group.rank)
-        self._sums = PartialSums(own_slots, self._sections.num_slots, self._sections.num_leaves)
+        self._sums: PartialSums[Slot] = PartialSums(
+            own_slots, self._sections.num_slots, self._sections.num_leaves
+        )
         self.buffers.begin()
 
-    def _complete(self, shard: CurrentShard, weight: float) -> None:
+    def _complete(self, shard: _SlotShard, weight: float) -> None:
         """Write what a shard leaves, apart from its gradients, to its slot."""
         slot = shard.slot
         changed = self.buffers.write_to(slot, weight)
@@ -353,14 +350,13 @@ class TreeStepper:
         elif self._verifier.checks(shard.leaf):
             self._verifier.publish(shard.leaf, self._digest(shard))
 
-    def _digest(self, shard: CurrentShard) -> int:
+    def _digest(self, shard: _SlotShard) -> int:
         return digest_of(
             float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
         )
 
-    def _collect(self, shard: CurrentShard, gradients: Sequence[torch.Tensor | None]) -> None:
+    def _collect(self, shard: _SlotShard, gradients: Gradients) -> None:
         """Move gradients into the shard's slot, or lend them."""
-        shard.fired = [gradient is not None for gradient in gradients]
         if shard.verify_only or self._verifier.checks(shard.leaf):
             shard.raw_gradients = [gradient for gradient in gradients if gradient is not None]
         if shard.verify_only:
