@@ -16,7 +16,8 @@ def progress():
     found.evaluations = Evaluations(metrics={"loss": 0.5}, best=Best(value=0.5, step=3))
     found.user = UserValues(state={"count": 6})
     found.user.commit({"groups": [{"lr": 0.1}]})
-    found.advance(0.25, {"step": 7}, RequestFlags.SAVE, skipped=False)
+    found.advance(RequestFlags.SAVE)
+    found.settle(0.25, {"step": 7}, skipped=False)
     return found
 
 
@@ -44,7 +45,8 @@ def test_it_asks_again_for_the_evaluations_of_pending_followups(progress):
 def test_a_commit_begins_new_followups(progress):
     progress.evaluations.best = Best(value=0.3, step=7)
     progress.evaluations.results, progress.followup.pending = [{"loss": 0.3}], False
-    progress.advance(0.2, {"step": 8}, RequestFlags.STOP | RequestFlags.SAVE, skipped=False)
+    progress.advance(RequestFlags.STOP | RequestFlags.SAVE)
+    progress.settle(0.2, {"step": 8}, skipped=False)
     assert (progress.step, progress.loss) == (8, 0.2)
     assert progress.followup.pending
     assert (progress.followup.stops, progress.followup.saves) == (True, True)

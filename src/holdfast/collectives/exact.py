@@ -36,12 +36,16 @@ from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Su
 from holdfast.collectives.group import Group
 from holdfast.collectives.lending import Lending
 from holdfast.collectives.network import GroupHosts, Network
-from holdfast.collectives.reduction import Reduced, ReductionMemory
+from holdfast.collectives.reduction import (
+    Reduced,
+    ReductionMemory,
+    check_summed,
+    check_weight,
+)
 from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, check_names, square
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import cells
-from holdfast.errors import JobError
 
 T = TypeVar("T")
 
@@ -243,20 +247,11 @@ class TreeReducer:
         # Before the tables are read: with two plans, some shard was computed by no worker.
         if len({each.plan for each in times}) > 1:
             raise PlansDiffer
-        term = tree.reduction(tables, self._num_leaves)
-        if term is None:
-            raise JobError(
-                f"no shard of step {step + 1} called session.backward(loss) with a weight above 0, "
-                "so there is no gradient; call it once for every shard that the loop yields, and "
-                "leave samples in every batch"
-            )
+        term = check_summed(step, tree.reduction(tables, self._num_leaves))
         # Weights, losses and flags are added along the same tree, by each worker for itself.
         stats, used, first = self._stats_of(term)
         weight = float(stats[WEIGHT])
-        if not (math.isfinite(weight) and weight > 0):
-            raise JobError(
-                f"the shards of step {step + 1} weigh {weight} in all; it must be above 0"
-            )
+        check_weight(step, weight)
         means = (stats / weight).tolist()
         names = read_names(first.names)
         self._reduced = Reduced(

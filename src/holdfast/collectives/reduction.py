@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ import torch
 
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
+from holdfast.core.step import tree
+from holdfast.errors import JobError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +60,24 @@ class ReductionMemory:
     tables: torch.Tensor
     norms: torch.Tensor
     times: torch.Tensor
+
+
+def check_summed(step: int, term: tree.Term | None) -> tree.Term:
+    """The term of a step.
+
+    Raises:
+        JobError: No shard has a gradient.
+    """
+    if term is None:
+        raise JobError(
+            f"no shard of step {step + 1} called session.backward(loss) with a weight above 0, "
+            "so there is no gradient; call it once for every shard that the loop yields, and "
+            "leave samples in every batch"
+        )
+    return term
+
+
+def check_weight(step: int, weight: float) -> None:
+    """Raises: JobError: The weights of a step's shards do not add up to a number above 0."""
+    if not (math.isfinite(weight) and weight > 0):
+        raise JobError(f"the shards of step {step + 1} weigh {weight} in all; it must be above 0")

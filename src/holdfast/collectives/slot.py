@@ -239,7 +239,12 @@ def square(block: torch.Tensor) -> float:
 def check_names(left: HasNames, right: HasNames) -> None:
     """Raises: JobError: The two shards have logged different names."""
     if not torch.equal(left.names, right.names):
-        raise JobError(
-            "two shards of one step have logged different names: "
-            "every shard of a step must log the same values"
-        )
+        raise names_differ()
+
+
+def names_differ() -> JobError:
+    """The error for two shards that have logged different names."""
+    return JobError(
+        "two shards of one step have logged different names: "
+        "every shard of a step must log the same values"
+    )

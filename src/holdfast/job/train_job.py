@@ -112,6 +112,10 @@ class TrainRequest(RunKeys):
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
+    exchange: Literal["auto", "alone", "arena"] = "auto"
+    """Where workers add gradients with `sync: tree`; the weights are the same. `arena`: in the
+    host's shared memory. `alone`: one worker, on its device, where the gradient stays. `auto`:
+    `alone` for one worker on a GPU."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -213,6 +217,26 @@ class TrainRequest(RunKeys):
             if is_given:
                 raise JobError(f"balance={self.balance} does not support {key}; set {instead}")
 
+    def _check_exchange(self) -> None:
+        """Raises: JobError: Something needs gradients in shared memory that are to stay outside."""
+        refused = {
+            f"workers={self.workers}": (self.workers not in (1, AUTO), "workers=1"),
+            "sync=ddp": (self.sync == "ddp", "sync=tree"),
+            "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
+        }
+        for key, (is_given, instead) in refused.items():
+            if self.exchange == "alone" and is_given:
+                raise JobError(
+                    f"exchange=alone does not support {key}; set {instead}, or exchange=auto"
+                )
+
+    def keeps_gradients_on(self, device_type: str) -> bool:
+        """True if a lone worker sums gradients on its device; see `exchange`."""
+        if self.exchange != "auto":
+            return self.exchange == "alone"
+        is_alone = self.workers == 1 and self.sync == "tree" and self.non_finite != "recompute"
+        return is_alone and device_type != "cpu"
+
     def check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""
         refused = {
@@ -252,6 +276,7 @@ class TrainRequest(RunKeys):
         """
         self.check_hosts()
         self._check_balance()
+        self._check_exchange()
         workers = self.workers
         threads = self.threads_per_worker
         shards = self.shards
@@ -314,6 +339,7 @@ class TrainJob(TrainRequest):
             "shards_per_worker",
             "balance",
             "timeout_s",
+            "exchange",
             "port",
             "device",
             "on_numerics_change",

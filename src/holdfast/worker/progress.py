@@ -147,17 +147,18 @@ class Progress:
         """Factor on the losses of the next step."""
         return 1 if self.loss_scale is None else self.loss_scale.value
 
-    def advance(
-        self, loss: float | None, record: dict[str, Any], requests: RequestFlags, *, skipped: bool
-    ) -> None:
-        """Note one more committed step, which counts or was skipped."""
+    def advance(self, requests: RequestFlags) -> None:
+        """Note one more committed step; `settle` follows, before another one begins to count."""
         self.step += 1
+        self.evaluations.begin_step()
+        self.followup = Followup(pending=True, requests=requests)
+
+    def settle(self, loss: float | None, record: dict[str, Any], *, skipped: bool) -> None:
+        """Note what the newest step has come to: it counts, or was skipped."""
         if self.loss_scale is not None:
             self.loss_scale = self.loss_scale.after(is_finite=not skipped)
         self.loss = loss
         self.record = record
-        self.evaluations.begin_step()
-        self.followup = Followup(pending=True, requests=requests)
 
     @property
     def work_done(self) -> int:

@@ -93,6 +93,8 @@ class Session:
     @property
     def loss(self) -> float | None:
         """The loss of the newest step; None if there is none, or it is not finite."""
+        if self._loop is not None:
+            self._loop.settle()
         return self._progress.loss
 
     @property

@@ -30,6 +30,7 @@ class Followups:
     Attributes:
         in_loop: True if the loop over shards has begun. Before it, a worker that was replaced
             evaluates again from the first call.
+        settle: Waits until the outcome of the newest step is known.
     """
 
     def __init__(self, member: Member) -> None:
@@ -39,6 +40,7 @@ class Followups:
         self._evaluations = list[Callable[[], Results]]()
         self._calls_before_loop = 0
         self.in_loop = False
+        self.settle: Callable[[], None] = lambda: None
 
     def evaluate_each_epoch(self, source: Source, measure: Measure, tally: Tally) -> None:
         """Evaluate after epochs, as often as the job says."""
@@ -59,6 +61,10 @@ class Followups:
         progress = self._progress
         saver = self._member.joined.saver
         followup = progress.followup
+        # Checkpoints and evaluations build on the step; in most steps there are none.
+        saves = progress.deferred or self._is_save_due
+        if followup.requests or saves or self._is_evaluation_due(progress.step - 1, reader):
+            self.settle()
         if followup.compares:
             saver.compare()
         # Calls are counted from zero: a worker that takes over gets the known results in the same
@@ -70,7 +76,7 @@ class Followups:
             saver.save_durably()
         elif improved:  # retention looks for a checkpoint of just this step
             saver.save()
-        elif followup.saves or progress.deferred or self._is_save_due:
+        elif followup.saves or saves:
             saver.save_or_defer()
         elif followup.snapshots and not followup.is_busy:
             saver.keep_snapshot()
@@ -130,11 +136,14 @@ class Followups:
         patience = self._settings.patience
         return patience is not None and self._progress.evaluations.best.since >= patience
 
+    def _is_evaluation_due(self, step: int, reader: Reader) -> bool:
+        epoch = reader.epoch_of(step) + 1
+        is_counted = epoch % self._settings.every_epochs == 0 or reader.is_over(step + 1)
+        return bool(self._evaluations) and is_counted and reader.ends_epoch(step)
+
     def _evaluate_after(self, step: int, reader: Reader) -> bool:
         """Evaluate if it is due; returns whether the result is the best so far."""
-        epoch = reader.epoch_of(step) + 1
-        due = epoch % self._settings.every_epochs == 0 or reader.is_over(step + 1)
-        if not (self._evaluations and due and reader.ends_epoch(step)):
+        if not self._is_evaluation_due(step, reader):
             return False
         progress = self._progress
         progress.followup.evaluates = True

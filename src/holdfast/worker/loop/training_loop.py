@@ -32,7 +32,6 @@ from holdfast.data.loading.loader import model_seed
 from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
-from holdfast.rundir import json_lines
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 from holdfast.worker import devices
@@ -41,6 +40,7 @@ from holdfast.worker.data_check import note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.loop.parameter_hooks import take_hooks
+from holdfast.worker.loop.step_records import StepRecords
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
@@ -108,6 +108,8 @@ class TrainingLoop:
                 f"evaluation.best={job.evaluation.best}, and nothing is evaluated: call "
                 "session.evaluate_each_epoch before the loop, or remove evaluation.best"
             )
+        self._records = StepRecords(member)
+        followups.settle = self._records.settle
         self._recorded_counts: tuple[int, ...] = ()
         self._recorded_unscored = False
         self.shard: Shard | None = None
@@ -138,6 +140,7 @@ class TrainingLoop:
                     # What comes next follows from the progress alone, so a worker that was replaced
                     # continues like the others.
                     if self._is_over:
+                        self._records.settle()
                         member.joined.saver.save_durably()
                         break
                     self._progress.order |= reader.check(self._progress.step, self._progress.order)
@@ -150,7 +153,11 @@ class TrainingLoop:
                 # The step in progress is not lost: partial sums of it stay in the slots, and the
                 # next turn continues with what is missing.
                 except Aborted:
+                    self._records.settle()
                     yield from self._rejoin()
+        except GeneratorExit:  # user code has left the loop
+            self._records.settle()
+            raise
         finally:
             refusing.remove()
             self.shard = None
@@ -234,6 +241,10 @@ class TrainingLoop:
         share = chosen / self._reader.batch_size_of(self.shard.step)
         with devices.autocast(device, self._job.precision, enabled=False):
             self._stepper.backward(loss, share, self._progress.scale, trains)
+
+    def settle(self) -> None:
+        """Wait until the outcome of the newest step is known; see `StepRecords.settle`."""
+        self._records.settle()
 
     def log(self, values: Mapping[str, object]) -> None:
         """Add values to what the current shard logs; see `Session.log`."""
@@ -345,6 +356,8 @@ class TrainingLoop:
         )
         try:
             progress = self._progress
+            # Nothing builds on a step that has come to nothing.
+            self._records.settle()
             committed = self._stepper.commit(progress.step, vote, progress.scale)
         except UserStatesDiffer as states:
             self._state.fail_on_difference(states.first, states.other)
@@ -394,19 +407,14 @@ class TrainingLoop:
         record = {
             "step": committed.step + 1,
             "epoch": self._reader.epoch_of(committed.step),
-            "loss": json_lines.number(committed.loss),
-            "norm": json_lines.number(committed.norm),
             "lr": self._hooks.learning_rate,
             "samples": samples,
-            "logged": {name: json_lines.number(value) for name, value in committed.logged.items()},
-            **({"skipped": True} if committed.skipped else {}),
-            **({} if self._progress.loss_scale is None else {"scale": self._progress.scale}),
         }
-        loss = json_lines.number(committed.loss)
-        skipped = committed.skipped
-        # Progress first: what follows is between two steps, and user code sees the new step.
-        self._progress.advance(loss, record, committed.requests, skipped=skipped)
         counts = self._balancing.plan.counts
+        # Progress first: what follows is between two steps, and user code sees the new step.
+        self._records.begin(
+            committed, record, partial(self._breakdown.row, committed.times, counts)
+        )
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
             self._breakdown.observe(self._progress.step, committed.times, counts)
         # Once a step on every worker, however many shards it computed.
@@ -415,15 +423,14 @@ class TrainingLoop:
             self._call_hooks("commit")
             for schedule in self._hooks.schedules:
                 schedule.advance(self._progress.step)
+            # A worker that takes this rank would continue from all that is known here.
+            if self._state.outlives_worker:
+                self._records.settle()
             # What the hooks have changed is state from here on, and the replica is marked as
             # intact.
             self._state.commit()
             self._status[Word.SAMPLES] += samples
-            self._member.metrics.step(
-                record,
-                self._member.times.since_last(),
-                partial(self._breakdown.row, committed.times, counts),
-            )
+            self._records.complete()
             # After the state is complete, so that a change by this worker alone is noticed.
             self._main_only.run_deferred()
         if committed.step == 0 and self._is_first:

@@ -129,14 +129,17 @@ class WorkerState:
             )
         self._publish_intact()
 
+    @property
+    def outlives_worker(self) -> bool:
+        """True if a new worker of this rank continues from what this one leaves."""
+        return len(self._group.members) == 1 and self._replica.flat.device.type == "cpu"
+
     def _publish_intact(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica on a GPU, which is lost with its worker.
         """
         rank = self._group.rank
-        left = b""
-        if len(self._group.members) == 1 and self._replica.flat.device.type == "cpu":
-            left = packed(self._progress, self._replica)
+        left = packed(self._progress, self._replica) if self.outlives_worker else b""
         # Zero first: a worker that dies between these lines leaves nothing that could be taken for
         # whole.
         self._sections.intact.begin_change(rank)

@@ -160,7 +160,11 @@ class Buffers:
         return count[ends] > count[starts]
 
     def take(
-        self, means: Sequence[torch.Tensor], changed: torch.Tensor, kept: Sequence[torch.Tensor]
+        self,
+        means: Sequence[torch.Tensor],
+        changed: torch.Tensor,
+        kept: Sequence[torch.Tensor],
+        is_bad: torch.Tensor | None = None,
     ) -> None:
         """Commit the means of averaged buffers that some shard has changed, and the `kept` ones.
 
@@ -168,6 +172,7 @@ class Buffers:
             means: By averaged buffer.
             changed: bool or uint8[n], by averaged buffer.
             kept: By integer buffer.
+            is_bad: True on the device, bool[], to commit nothing.
         """
         if self._averaged:
             torch._foreach_copy_([self._views[name] for name in self._averaged], list(means))
@@ -175,6 +180,8 @@ class Buffers:
             torch._foreach_copy_([self._views[name] for name in self._kept], list(kept))
         flags = changed.to(self._flat.device, torch.bool)
         is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
+        if is_bad is not None:
+            is_taken = is_taken & ~is_bad
         self._committed.copy_(torch.where(is_taken, self._flat, self._committed))
 
     def commit(self) -> None:

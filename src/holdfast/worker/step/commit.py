@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,23 +90,38 @@ class UserStatesDiffer(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCommitted:
-    """A step that counts.
+class StepOutcome:
+    """What a step that counts has come to.
 
     Attributes:
         loss: Mean over its samples.
         logged: Means of what was logged, by name.
         norm: The gradient's 2-norm before clipping.
         skipped: True if it was left out of the weights because its gradient is not finite.
+    """
+
+    loss: float
+    logged: dict[str, float]
+    norm: float
+    skipped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommitted:
+    """A step that counts.
+
+    Attributes:
+        step: Steps committed before it.
+        outcome: Gives what it has come to. It waits for the device that computes the step, and
+            raises a NonFiniteError if the run is to stop there.
+        is_known: True if that needs no wait.
         requests: Requests to the run that some worker has seen.
         times: Times that each member has measured.
     """
 
     step: int
-    loss: float
-    logged: dict[str, float]
-    norm: float
-    skipped: bool
+    outcome: Callable[[], StepOutcome]
+    is_known: bool
     requests: RequestFlags
     times: tuple[StepTimes, ...]
 
@@ -116,12 +131,13 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
     # The count of steps comes last: a reader of it finds the loss of that step.
     status.loss = reduced.loss
     status[Word.COMMITTED] = step + 1
+    outcome = StepOutcome(
+        loss=reduced.loss, logged=reduced.logged, norm=norm, skipped=not is_finite(norm)
+    )
     return StepCommitted(
         step=step,
-        loss=reduced.loss,
-        logged=reduced.logged,
-        norm=norm,
-        skipped=not is_finite(norm),
+        outcome=lambda: outcome,
+        is_known=True,
         requests=RequestFlags(functools.reduce(operator.or_, reduced.votes) & _REQUEST_MASK),
         times=reduced.step_times,
     )
@@ -132,19 +148,23 @@ def is_finite(norm: float) -> bool:
     return norm < MAX_FINITE_NORM
 
 
+def norm_of(gradient: torch.Tensor) -> float:
+    """The 2-norm of a parameter's gradient."""
+    return float(as_real(gradient).double().norm())
+
+
 def not_finite(
     step: int,
-    gradients: Mapping[str, torch.Tensor],
+    norms: Mapping[str, float],
     advice: str = "look at the samples of that step",
 ) -> NonFiniteError:
-    """The error for a step whose `gradients` are not finite.
+    """The error for a step whose gradients are not finite.
 
     Args:
         step: Steps committed before it.
-        gradients: By parameter.
+        norms: Their norms by parameter.
         advice: Known cause, or a place to look for it.
     """
-    norms = {name: float(as_real(value).double().norm()) for name, value in gradients.items()}
     # Every norm may be finite although that of all together is not: then the largest one is named.
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
     names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])

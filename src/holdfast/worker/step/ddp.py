@@ -39,6 +39,7 @@ from holdfast.worker.step.commit import (
     check_user_states,
     commit_step,
     is_finite,
+    norm_of,
     not_finite,
 )
 from holdfast.worker.step.shard_gradients import ShardGradients
@@ -269,7 +270,8 @@ class DdpStepper:
         if not is_finite(float(norm)):
             self._replicas.check_all(step)  # a wrong weight causes that, too
             if self._non_finite != "skip" and scale == 1:
-                raise not_finite(step, gradients)
+                norms = {name: norm_of(each) for name, each in gradients.items()}
+                raise not_finite(step, norms)
         elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self._replica.parameters.values(), self._clip_norm, norm)
         return float(norm)

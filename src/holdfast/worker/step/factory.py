@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
+import torch
 from torch import nn
 
+from holdfast.job.train_job import TrainJob
 from holdfast.worker.step.ddp import DdpModel, DdpStepper
+from holdfast.worker.step.device import DeviceStepper
 from holdfast.worker.step.stepper import StepContext, Stepper
 from holdfast.worker.step.tree import TreeStepper
 
@@ -29,10 +31,12 @@ class StepperFactory:
     build: Callable[[StepContext], Stepper]
 
 
-def stepper_factory(sync: Literal["tree", "ddp"], model: nn.Module) -> StepperFactory:
-    """The factory for a job that trains `model`."""
-    if sync == "ddp":
+def stepper_factory(job: TrainJob, model: nn.Module, device: torch.device) -> StepperFactory:
+    """The factory for a job that trains `model` on a device."""
+    if job.sync == "ddp":
         wrapped = DdpModel(model)
         build = functools.partial(DdpStepper, wrapped)
         return StepperFactory(model=wrapped, reduces_in_slots=False, build=build)
+    if job.keeps_gradients_on(device.type):
+        return StepperFactory(model=model, reduces_in_slots=False, build=DeviceStepper)
     return StepperFactory(model=model, reduces_in_slots=True, build=TreeStepper)

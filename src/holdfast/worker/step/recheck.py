@@ -99,13 +99,13 @@ class Recheck:
         if self._finding == _SAME_BITS and not is_finite(slot.norm()):
             self._finding = 1 + shard
 
-    def resolve(self, step: int, gradients: Mapping[str, torch.Tensor]) -> NonFiniteError:
+    def resolve(self, step: int, norms: Mapping[str, float]) -> NonFiniteError:
         """Decide with the other members on the cause, once all have recomputed their shards;
         returns it if all found the same bits.
 
         Args:
             step: Steps committed before this one.
-            gradients: The mean gradients by parameter.
+            norms: Norms of the mean gradients by parameter.
 
         Raises:
             Aborted: The generation is over, for example because another worker was wrong.
@@ -139,7 +139,7 @@ class Recheck:
         cause = "so the cause is the data or the model, not the hardware: "
         return not_finite(
             step,
-            gradients,
+            norms,
             f"recomputing it gave the same bits, {cause * self._sums_are_odd}"
             f"look at the samples of {_in_words(shards)}",
         )

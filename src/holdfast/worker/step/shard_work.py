@@ -228,6 +228,17 @@ def checked_number(name: str, value: Any) -> float:
         ) from None
 
 
+def logged_value(name: str, value: Any) -> float | torch.Tensor:
+    """A value that user code logs: a number, or a tensor that stays where it is, float64[].
+
+    Raises:
+        JobError: It is no number.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+        return value.detach().double().view(())
+    return checked_number(name, value)
+
+
 def check_logged_count(logged: Mapping[str, float]) -> None:
     """Raises: JobError: more is logged than fits."""
     if len(logged) > NUM_STATS - LOGGED:

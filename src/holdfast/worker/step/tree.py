@@ -37,6 +37,7 @@ from holdfast.worker.step.commit import (
     check_user_states,
     commit_step,
     is_finite,
+    norm_of,
     not_finite,
 )
 from holdfast.worker.step.recheck import Recheck
@@ -226,7 +227,7 @@ class TreeStepper:
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Implements `Stepper.commit`."""
         if self._recheck is not None:
-            error = self._recheck.resolve(step, self._mean_gradients())
+            error = self._recheck.resolve(step, self._norms())
             if scale == 1:
                 raise error
             return self._publish(step, self._reducer.reduced())
@@ -252,7 +253,7 @@ class TreeStepper:
             self._begin_recheck(step)
             return None
         elif self._non_finite == "stop" and scale == 1:
-            raise not_finite(step, self._mean_gradients())
+            raise not_finite(step, self._norms())
         return self._publish(step, reduced)
 
     def _publish(self, step: int, reduced: Reduced) -> StepCommitted:
@@ -280,8 +281,9 @@ class TreeStepper:
         self._verifier.begin(step + 1)
         return commit_step(self._status, step, reduced, reduced.norm)
 
-    def _mean_gradients(self) -> dict[str, torch.Tensor]:
-        return dict(zip(self._names, self._root_gradients, strict=True))
+    def _norms(self) -> dict[str, float]:
+        """The norm of each parameter's mean gradient."""
+        return dict(zip(self._names, map(norm_of, self._root_gradients), strict=True))
 
     def _begin_recheck(self, step: int) -> None:
         self._lending.write_back()

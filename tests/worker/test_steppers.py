@@ -25,6 +25,7 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.commit import CommitVote, RequestFlags
+from holdfast.worker.step.device import DeviceStepper
 from holdfast.worker.step.stepper import StepContext
 from holdfast.worker.step.tree import TreeStepper
 
@@ -60,10 +61,15 @@ def precision():
     return "fp32"
 
 
+@pytest.fixture(params=["arena", "alone"])
+def exchange(request):
+    return request.param
+
+
 @pytest.fixture
-def stepper(replica, precision):
+def stepper(replica, precision, exchange):
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1}
-    keys["precision"] = precision
+    keys |= {"precision": precision, "exchange": exchange}
     job, arena = load.check(keys, where="test"), Arena.create(1)
     group = SharedMemoryGroup(arena, 0, 10.0, describe)
     group.enter(1, (0,))
@@ -71,13 +77,13 @@ def stepper(replica, precision):
     agent = AgentLink(WorkerStatus(arena, 0), arena, near)
     sections = Sections(
         arena,
-        dict(replica.model.named_parameters()),
+        dict(replica.model.named_parameters()) if exchange == "arena" else {},
         dict(replica.model.named_buffers()),
         num_leaves=SHARDS,
         num_shards=SHARDS,
         replica_bytes=replica.layout.size_bytes,
     )
-    found = TreeStepper(
+    found = (TreeStepper if exchange == "arena" else DeviceStepper)(
         StepContext(
             replica=replica,
             trained=dict(replica.model.named_parameters()),
@@ -120,7 +126,7 @@ def test_a_step_gives_the_weights_of_plain_pytorch(stepper, model):
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     for step in range(3):
         committed = finish(stepper, model, step)
-        assert (committed.step, committed.skipped) == (step, False)
+        assert (committed.step, committed.outcome().skipped) == (step, False)
         assert committed.requests == RequestFlags.SAVE
         mean, found = plain[1].running_mean, []
         start = mean.clone()
@@ -236,6 +242,7 @@ def test_a_plan_can_change_between_two_steps(stepper, model):
     assert stepper.next_work().item.leaf == 0
 
 
+@pytest.mark.parametrize("exchange", ["arena"])
 @pytest.mark.parametrize("width", [20_000])  # so that weights have blocks of their own
 def test_a_lent_gradient_is_whole_when_a_new_plan_adds_shards_to_it(stepper, model, width):
     stepper.assign(0, Plan(counts=(1,)))
@@ -313,6 +320,7 @@ def test_clearing_all_gradients_after_backward_changes_nothing(stepper, model, r
         torch.testing.assert_close(parameter.detach(), plain.detach() - 0.1 * plain.grad)
 
 
+@pytest.mark.parametrize("exchange", ["arena"])  # alone, later shards are added to it
 def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
     kept = []
 
@@ -361,6 +369,7 @@ def test_a_gradient_hook_has_the_mean_gradient_and_the_last_word(stepper, model)
         assert parameter.equal(before.add(torch.full_like(before, 0.5), alpha=-0.1))
 
 
+@pytest.mark.parametrize("exchange", ["arena"])
 def test_a_step_that_others_have_committed_is_completed_with_the_hook(stepper, model, replica):
     flat = replica.flat.clone()
     stepper.on_gradients = lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
@@ -400,9 +409,9 @@ def test_a_backward_pass_that_fails_adds_nothing_and_can_be_tried_again(stepper,
         stepper.end_shard()
     committed = stepper.commit(1, VOTE, scale=1)
     loss = loss_of(plain, 1)
-    assert committed.loss == pytest.approx(loss.item())
+    assert committed.outcome().loss == pytest.approx(loss.item())
     loss.backward()
-    assert committed.norm == pytest.approx(
+    assert committed.outcome().norm == pytest.approx(
         float(nn.utils.get_total_norm([p.grad for p in plain.parameters()]))
     )
 
@@ -419,6 +428,6 @@ def test_a_shard_without_weight_adds_nothing_even_if_its_loss_is_not_a_number(st
     committed = stepper.commit(0, VOTE, scale=1)
     plain = model_of()
     losses = [loss_of(plain, shard).item() for shard in range(1, SHARDS)]
-    assert committed.loss == pytest.approx(sum(losses) / (SHARDS - 1))
-    assert committed.logged == {"accuracy": 1.0}
-    assert math.isfinite(committed.norm)
+    assert committed.outcome().loss == pytest.approx(sum(losses) / (SHARDS - 1))
+    assert committed.outcome().logged == {"accuracy": 1.0}
+    assert math.isfinite(committed.outcome().norm)

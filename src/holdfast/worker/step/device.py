@@ -1,0 +1,281 @@
+"""A step of a lone worker whose gradient stays on the device that computes it.
+
+    for each shard:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
+    then once:        commit: add what is left ─▶ norm ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
+
+Sums are formed along the tree of `core.step.tree`, so the weights are those of `worker.step.tree`.
+There is no other worker to read them: the tensors of autograd are added in place, and the optimizer
+reads them. With one shard, nothing is added or copied. The host waits for the device once, a step
+later; see `verdict`.
+
+A worker that is lost takes its sums along: its shards of that one step are computed again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.arena.memory import Phase, Word
+from holdfast.collectives.reduction import check_summed, check_weight
+from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS
+from holdfast.core.step import tree
+from holdfast.core.step.plan import Plan, WorkItem
+from holdfast.data.dataset import seed_everything
+from holdfast.worker.devices import WeightCasts
+from holdfast.worker.step.backward import BackwardPass
+from holdfast.worker.step.buffers import Buffers
+from holdfast.worker.step.commit import (
+    CommitVote,
+    StepCommitted,
+    StepOutcome,
+    is_finite,
+    not_finite,
+)
+from holdfast.worker.step.gradient_sets import GradientSet, multiply
+from holdfast.worker.step.norms import GradientNorm, norm_on
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, logged_value
+from holdfast.worker.step.stepper import StepContext, Work
+from holdfast.worker.step.verdict import Verdict, readback_from, skips_by_itself, step_unless
+
+
+class DeviceStepper:
+    """Computes steps on a lone worker; see `worker.step.stepper` for what its methods do.
+
+    Args:
+        context: Its slots hold no gradients.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._replica = replica = context.replica
+        worker = context.worker
+        self._job = job = worker.job
+        self._rank = worker.group.rank
+        self._status = worker.status
+        self._intact = context.sections.intact
+        self._num_leaves = context.sections.num_leaves
+        self._num_sets = context.sections.num_slots
+        device = replica.flat.device
+        layout = context.sections.slot_layout
+        self.work_items: Sequence[WorkItem] = ()
+        self.needs_every_worker = False
+        self.on_gradients: Callable[[], object] | None = None
+        self.buffers = Buffers(replica, layout)
+        self._names = list(context.trained)
+        self._pass = BackwardPass(context.trained, replica, worker)
+        self._casts = WeightCasts()
+        self._keeps_casts = job.precision != "fp32"
+        self._new_set = functools.partial(GradientSet, layout, device)
+        self._sets: dict[int, GradientSet] = {}
+        self._norm = norm_on(device, context.trained, replica.model_buffers)
+        self._readback = readback_from(device, NUM_STATS + 1)
+        self._has_whole_state = False
+        self._shard: CurrentShard | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Implements `Stepper.restart`."""
+        # A backward pass may be under way: its gradients are dropped when they come.
+        if self._shard is not None:
+            self._shard.discarded = True
+        self._begin_step()
+
+    def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
+        """Implements `Stepper.assign`."""
+        self.work_items = self._job.work_items(plan, 0)
+
+    def resume(self, step: int) -> None:
+        """Implements `Stepper.resume`; what this worker has computed of the step stays usable."""
+
+    def next_work(self) -> Work | None:
+        """Implements `Stepper.next_work`."""
+        items = (item for item in self.work_items if not self._sums.covers(item.leaf))
+        return next((Work(item, is_check=False) for item in items), None)
+
+    def begin_shard(self, work: Work, seed: int) -> None:
+        """Implements `Stepper.begin_shard`."""
+        self.buffers.begin()
+        self._shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take_slot())
+        if self._keeps_casts:
+            self._casts.keep()
+        # Last, so that nothing above draws from the shard's random numbers.
+        seed_everything(seed)
+
+    def backward(
+        self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
+    ) -> None:
+        """Implements `Stepper.backward`."""
+        shard = self._shard
+        assert shard is not None, "backward without a shard"
+
+        def collect(gradients: Gradients) -> None:
+            self._sums.slots(shard.number).begin(gradients, weight, loss)
+
+        self._pass.run(shard, loss, scale, weight, trains, collect)
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Implements `Stepper.log`; a tensor is not read, which would wait for the device."""
+        assert self._shard is not None, "log without a shard"
+        self._shard.log({name: logged_value(name, each) for name, each in values.items()})
+
+    def end_shard(self) -> None:
+        """Complete the shard's set and add it to its sibling's, if that is here."""
+        shard = self._shard
+        self._shard = None
+        assert shard is not None, "no shard was begun"
+        if not self._pass.all_fired(shard):
+            self._casts.forget()
+        self._pass.end(shard)
+        if shard.discarded:
+            return
+        if not shard.weight:
+            self._sums.give_back(shard.number)
+            self._sums.enter(shard.leaf, tree.EMPTY)
+            return
+        own = self._sums.slots(shard.number)
+        own.rest.used.copy_(self.buffers.write_to(own.rest, shard.weight))
+        own.write_logged(shard.logged)
+        self._sums.enter(shard.leaf, shard.number)
+
+    def skip_shard(self, work: Work) -> None:
+        """Implements `Stepper.skip_shard`."""
+        self._sums.enter(work.item.leaf, tree.EMPTY)
+
+    def abandon(self) -> None:
+        """Implements `Stepper.abandon`."""
+        self._shard = None
+        self._pass.forget()
+        self.restart()
+
+    def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
+        """Implements `Stepper.commit`."""
+        self._status.enter(Phase.REDUCE)
+        mean = self._mean(step)
+        norm = self._norm(mean.gradients)
+        verdict = Verdict.on(norm.total)
+        wait = self._readback(torch.cat([mean.rest.stats, norm.total.view(1)]))
+        stops = self._job.non_finite == "stop" and scale == 1
+        outcome = functools.partial(self._outcome, step, mean.names, norm, wait, stops=stops)
+        gradients = [each for each in mean.gradients if each is not None]
+        most = self._job.clip_norm
+        # Either the device decides, or the host knows before anything changes.
+        known = None if self._defers(gradients) else outcome()
+        if most is not None and known is None:
+            verdict.clip(gradients, most)
+        elif most is not None and known is not None and most < known.norm < math.inf:
+            multiply(gradients, most / (known.norm + 1e-6))
+        self._status.enter(Phase.OPTIMIZER)
+        self._status[Word.REDUCED_STEP] = step + 1
+        # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
+        self._intact.begin_change(self._rank)
+        if known is None or not known.skipped:
+            self._update(mean, verdict.is_bad if known is None else None)
+        self._begin_step()
+        # The count of steps comes last: a reader of it finds the loss of that step, if it is known.
+        if known is not None:
+            self._status.loss = known.loss
+        self._status[Word.COMMITTED] = step + 1
+        return StepCommitted(
+            step=step,
+            outcome=outcome if known is None else lambda: known,
+            is_known=known is not None,
+            requests=vote.requests,
+            times=(vote.times,),
+        )
+
+    def complete(self, step: int) -> StepCommitted:
+        """Never called: there is no other member that has committed a step."""
+        raise AssertionError(f"step {step + 1} cannot be completed by a lone worker")
+
+    def _mean(self, step: int) -> GradientSet:
+        """The mean of all shards; their sums are used up.
+
+        Raises:
+            JobError: There is no gradient, or the weights do not add up to more than 0.
+        """
+        term = tree.reduction({self._rank: self._sums.table}, self._num_leaves)
+        total = self._sum(check_summed(step, term))
+        check_weight(step, total.weight)
+        # By a tensor: a GPU multiplies by the rounded inverse of a number.
+        stats = total.rest.stats
+        stats.div_(torch.full_like(stats, total.weight))
+        # Where weights add up to 1, but for rounding, the sum is the mean.
+        if not math.isclose(total.weight, 1, rel_tol=1e-12):
+            total.divide(total.weight)
+        return total
+
+    def _sum(self, term: tree.Term) -> GradientSet:
+        if isinstance(term, tree.Partial):
+            return self._set(term.slot)
+        left = self._sum(term.left)
+        left.add(self._sum(term.right))
+        return left
+
+    def _outcome(
+        self,
+        step: int,
+        names: Sequence[str],
+        norm: GradientNorm,
+        wait: Callable[[], list[float]],
+        *,
+        stops: bool,
+    ) -> StepOutcome:
+        """The outcome of a step, once the device has it.
+
+        Raises:
+            NonFiniteError: The gradient is not finite, and `stops`.
+        """
+        *means, total = wait()
+        if stops and not is_finite(total):
+            raise not_finite(step, dict(zip(self._names, norm.by_parameter(), strict=True)))
+        logged = dict(zip(names, means[LOGGED:], strict=False))
+        return StepOutcome(
+            loss=means[LOSS], logged=logged, norm=total, skipped=not is_finite(total)
+        )
+
+    def _defers(self, gradients: Sequence[torch.Tensor]) -> bool:
+        """True if the device alone can decide on a step with these gradients."""
+        # A momentum that is not there yet would be memory that nothing has written.
+        self._has_whole_state = self._has_whole_state or not self._replica.uninitialized
+        return (
+            self._has_whole_state
+            and self.on_gradients is None
+            and self._job.precision != "fp16"
+            and skips_by_itself(self._replica.optimizers)
+            and (
+                self._job.clip_norm is None
+                or all(each.dtype is torch.float32 for each in gradients)
+            )
+        )
+
+    def _update(self, mean: GradientSet, is_bad: torch.Tensor | None) -> None:
+        """Step the optimizers and commit the buffers, unless `is_bad` is True on the device."""
+        # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
+        for parameter, gradient in zip(self._pass.parameters, mean.gradients, strict=True):
+            parameter.grad = gradient
+        if self.on_gradients is not None:
+            self.on_gradients()
+        if is_bad is None:
+            self._replica.step_optimizers()
+        else:
+            step_unless(is_bad, self._replica.optimizers, self._replica.step_optimizers)
+        self._pass.forget()
+        self._replica.capture_optimizers()  # it may keep a gradient that it has written to
+        self.buffers.take(mean.rest.buffers, mean.rest.used, mean.rest.kept, is_bad)
+
+    def _set(self, number: int) -> GradientSet:
+        if number not in self._sets:
+            self._sets[number] = self._new_set()
+        return self._sets[number]
+
+    def _begin_step(self) -> None:
+        self._casts.forget()
+        for each in self._sets.values():
+            each.gradients = []
+        self._sums = PartialSums(self._set, self._num_sets, self._num_leaves)
+        self.buffers.begin()

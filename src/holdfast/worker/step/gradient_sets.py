@@ -1,0 +1,108 @@
+"""Gradient sets: partial sums that stay on the device that has computed them.
+
+    shard   ─▶ the tensors that autograd has made, by reference: nothing is copied
+    sibling ─▶ added to the left one in place, along the tree; the right one is freed
+
+What is small, such as averaged buffers and losses, is in a slot that has no gradients. Nothing here
+waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from holdfast.arena.tensors import as_real
+from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, names_differ
+from holdfast.worker.step.shard_work import Gradients
+
+
+class GradientSet:
+    """The sum of some shards.
+
+    Args:
+        layout: Layout of what is no gradient.
+        device: Device that computes the shards.
+
+    Attributes:
+        gradients: Weight x gradient, by parameter.
+        rest: Averaged and integer buffers, statistics, and which buffers changed.
+        weight: Weight of the shards.
+        names: Names of the logged values.
+    """
+
+    def __init__(self, layout: SlotLayout, device: torch.device) -> None:
+        memory = torch.zeros(layout.layout.size_bytes, dtype=torch.uint8, device=device)
+        self.rest = Slot(memory, layout)
+        self.gradients: Gradients = []
+        self.weight = 0.0
+        self.names: tuple[str, ...] = ()
+
+    def begin(self, gradients: Gradients, weight: float, loss: torch.Tensor) -> None:
+        """Take the gradients of one shard, which already have its weight."""
+        self.gradients = gradients
+        self.weight = weight
+        self.rest.stats.zero_()
+        self.rest.stats[LOSS] = weight * loss.detach().double()
+
+    def write_logged(self, logged: Mapping[str, Any]) -> None:
+        """Write what the shard has logged: numbers, or tensors of float64 with one element."""
+        self.names = tuple(sorted(logged))
+        for column, name in enumerate(self.names, start=LOGGED):
+            self.rest.stats[column] = self.weight * logged[name]
+
+    def add(self, other: GradientSet) -> None:
+        """Add the sum of the sibling to the right, which is free afterwards.
+
+        Raises:
+            JobError: Its shards have logged other names.
+        """
+        if self.names != other.names:
+            raise names_differ()
+        self.gradients = _added(self.gradients, other.gradients)
+        self.weight += other.weight
+        for mine, others in zip(self.rest.sums, other.rest.sums, strict=True):
+            mine.add_(others)
+        self.rest.stats.add_(other.rest.stats)
+        self.rest.used.logical_or_(other.rest.used)
+        other.gradients = []
+
+    def divide(self, weight: float) -> None:
+        """Divide gradients and averaged buffers by the weight of all shards."""
+        present = [gradient for gradient in self.gradients if gradient is not None]
+        multiply(present, 1 / weight)
+        for each in self.rest.sums:
+            each.mul_(1 / weight)
+
+
+def multiply(tensors: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiply tensors by a number, in place, with the bits of `Tensor.mul_`."""
+    real = [as_real(each) for each in tensors]
+    wide = [each for each in real if each.element_size() > 2]
+    if wide:
+        torch._foreach_mul_(wide, factor)
+    # PyTorch rounds the factor to 16 bits first where it multiplies such tensors together.
+    for each in real:
+        if each.element_size() <= 2:
+            each.mul_(factor)
+
+
+def _added(left: Gradients, right: Gradients) -> Gradients:
+    """The sum of two lists of gradients; the tensors of the first one that has each take it."""
+    pairs = list(zip(left, right, strict=True))
+    both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
+    if both:
+        mine, others = zip(*both, strict=True)
+        torch._foreach_add_(mine, others)
+    sums = [other if mine is None else mine for mine, other in pairs]
+    alone = [
+        each
+        for each, (mine, other) in zip(sums, pairs, strict=True)
+        if each is not None and (mine is None or other is None)
+    ]
+    # What a shard lacks is a zero, and -0.0 + 0.0 is 0.0.
+    if alone:
+        torch._foreach_add_([as_real(each) for each in alone], 0.0)
+    return sums
