@@ -72,6 +72,7 @@ Order = Literal["own", "sequential", "generator", "weighted", "sampler"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
 FailurePolicy = Literal["replace", "shrink", "restart"]
+Exchange = Literal["auto", "alone", "arena"]
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -108,6 +109,7 @@ class Recipe:
         variable: True if samples are of unlike length, up to `length`.
         weight: What a shard counts by.
         skips: True if some shards skip the backward pass.
+        bad: True if the loss of some steps is no number, so that they are left out.
         logs: True if values are logged.
         evaluate: When the model is evaluated.
     """
@@ -150,6 +152,7 @@ class Recipe:
     variable: bool = False
     weight: Weight = "samples"
     skips: bool = False
+    bad: bool = False
     logs: bool = False
     evaluate: Evaluate = "never"
 
@@ -183,7 +186,8 @@ class Configuration:
     """Settings that must not show in the result.
 
     Attributes:
-        workers, shards_per_worker, prefetch, loader_workers, checkpoint_every: The job's keys.
+        workers, shards_per_worker, exchange, prefetch, loader_workers, checkpoint_every: The job's
+            keys.
         replans: True if the plan changes in every step.
         policy: What happens after a failure.
         kills: When which worker dies.
@@ -195,6 +199,7 @@ class Configuration:
 
     workers: int = 1
     shards_per_worker: tuple[int, ...] | None = None
+    exchange: Exchange = "auto"
     replans: bool = False
     prefetch: int = 2
     loader_workers: int = 0

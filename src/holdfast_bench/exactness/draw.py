@@ -135,6 +135,7 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
         shared_out = len(shares) == made.workers and sum(shares) == recipe.shards
     return (
         shared_out
+        and (made.exchange != "alone" or made.workers == 1)
         and all(kill.rank < made.workers for kill in made.kills)
         and all(kill.step is None or kill.step < recipe.steps for kill in made.kills)
         and (made.stop_at is None or made.stop_at < recipe.steps - 1)
@@ -197,6 +198,7 @@ def _recipe(chance: random.Random, seed: int) -> Recipe:
         order=_pick(chance, _ORDERS),
         drops=chance.random() < 0.2,
         hooks=chance.random() < 0.2,
+        bad=chance.random() < 0.2,
     )
     return _repaired(chance, drawn)
 
@@ -213,7 +215,7 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
     if drawn.optimizer in GROUPED:
         kernels.append("foreach")
     if drawn.optimizer in FUSED:
-        kernels.append("fused")
+        kernels += ["fused", "fused"]
     implementation = chance.choice(kernels)
     mixed = drawn.dtype == "float32" and chance.random() < 0.15
     return replace(
@@ -246,6 +248,17 @@ def _uneven(chance: random.Random, recipe: Recipe) -> Configuration:
     cuts = sorted(chance.randint(0, spare) for _ in range(workers - 1))
     shares = tuple(hi - lo + least for lo, hi in itertools.pairwise([0, *cuts, spare]))
     return Configuration(workers=workers, shards_per_worker=shares)
+
+
+def _alone(chance: random.Random, recipe: Recipe) -> Configuration:
+    """One worker that keeps gradients to itself, and may be killed or stopped."""
+    made = Configuration(exchange="alone")
+    if chance.random() < 0.5:
+        kills = (_kill(chance, recipe, 1),)
+        made = replace(made, kills=kills, checkpoint_every=chance.choice([1, 2, 3, 100]))
+    elif chance.random() < 0.3:
+        made = replace(_stopped(chance, recipe), workers=1, exchange="alone")
+    return made
 
 
 def _killed(chance: random.Random, recipe: Recipe) -> Configuration:
@@ -319,10 +332,11 @@ def _world(chance: random.Random, recipe: Recipe, *, least: int) -> int:
 
 
 _CONFIGURATIONS: Final = (
+    (_alone, 0.7),
     (_even, 0.6),
     (_uneven, 0.6),
     (_killed, 1.0),
     (_killed, 0.4),
     (_stopped, 0.2),
 )
-"""What a case is run in, each with this probability: four runs a case with the reference."""
+"""What a case is run in, each with this probability: five runs a case with the reference."""

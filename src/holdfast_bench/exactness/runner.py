@@ -71,7 +71,8 @@ class Runner:
             job = job_of(recipe, configuration, run_dir)
             answer = lane.run(job, run_dir, resume=False, timeout_s=timeout_s)
             if answer.get("status") == "stopped" and configuration.stop_at is not None:
-                resumed = {"workers": configuration.resume_workers, "shards_per_worker": None}
+                workers = configuration.resume_workers
+                resumed = {"workers": workers, "shards_per_worker": None, "exchange": "auto"}
                 answer = lane.run(job | resumed, run_dir, resume=True, timeout_s=timeout_s)
         finally:
             self._lanes.put(lane)
@@ -154,6 +155,8 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
         "threads_per_worker": recipe.threads,
         "workers": made.workers,
         "shards_per_worker": made.shards_per_worker,
+        "exchange": made.exchange,
+        "non_finite": "skip" if recipe.bad else "stop",
         "balance": RESTLESS if made.replans else "even",
         "on_failure": made.policy,
         "loader": {"prefetch": made.prefetch, "workers": made.loader_workers},

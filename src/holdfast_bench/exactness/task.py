@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -36,6 +37,8 @@ SKIP_THRESHOLD: Final = -1.0
 """Where `skips`, shards whose first value is smaller skip their backward pass: one of six."""
 LARGEST: Final = 0.05
 """To which `hooks` clip each value of a gradient."""
+BAD_EVERY: Final = 3
+"""Steps from one to the next whose loss is no number, where `bad`."""
 IN_LOOP_STEP: Final = 0
 """The step in which `evaluate=in_loop` evaluates: one whose shards all have samples."""
 
@@ -164,6 +167,8 @@ def _share_right(logits: torch.Tensor, classes: torch.Tensor) -> float:
 
 def _loss_scale(recipe: Recipe, step: int, state: dict[str, Any]) -> float:
     """With the optimizer that clips, gradients are short in the first steps and long later."""
+    if recipe.bad and (recipe.seed + step) % BAD_EVERY == 0:
+        return math.nan
     scale = min(10.0, 0.01 * 10.0**step) if recipe.optimizer == "clipping" else 1.0
     steps: int = state.get("steps", 0) + state.get("set_before", 0)
     return scale * (1 + 0.1 * (steps % 3))
