@@ -7,35 +7,23 @@ import pickle
 
 import pytest
 import torch
+from one_worker import (
+    SHARDS,
+    VOTE,
+    batch,
+    compute,
+    finish,
+    loss_of,
+    model_of,
+    replica_of,
+    stepper_of,
+)
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.arena.memory import Arena
-from holdfast.arena.replica import Replica, Trained, replica_layout
-from holdfast.arena.worker_status import WorkerStatus
-from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
-from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job import load
-from holdfast.wire.channel import pair
-from holdfast.worker.agent_link import AgentLink
-from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.context import WorkerContext
-from holdfast.worker.shared_sections import Sections
-from holdfast.worker.step.commit import CommitVote, RequestFlags
-from holdfast.worker.step.device import DeviceStepper
-from holdfast.worker.step.stepper import StepContext
-from holdfast.worker.step.tree import TreeStepper
-
-SHARDS = 4
-VOTE = CommitVote(requests=RequestFlags.SAVE, user_state=5, replica=0, times=StepTimes())
-
-
-def model_of(seed=0, width=4):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
+from holdfast.worker.step.commit import RequestFlags
 
 
 @pytest.fixture
@@ -50,10 +38,7 @@ def model(width):
 
 @pytest.fixture
 def replica(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    trained = Trained(model=model, optimizers=(optimizer,))
-    layout = replica_layout(trained)
-    return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
+    return replica_of(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
 @pytest.fixture
@@ -68,57 +53,8 @@ def exchange(request):
 
 @pytest.fixture
 def stepper(replica, precision, exchange):
-    keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1}
-    keys |= {"precision": precision, "exchange": exchange}
-    job, arena = load.check(keys, where="test"), Arena.create(1)
-    group = SharedMemoryGroup(arena, 0, 10.0, describe)
-    group.enter(1, (0,))
-    near, far = pair()
-    agent = AgentLink(WorkerStatus(arena, 0), arena, near)
-    sections = Sections(
-        arena,
-        dict(replica.model.named_parameters()) if exchange == "arena" else {},
-        dict(replica.model.named_buffers()),
-        num_leaves=SHARDS,
-        num_shards=SHARDS,
-        replica_bytes=replica.layout.size_bytes,
-    )
-    found = (TreeStepper if exchange == "arena" else DeviceStepper)(
-        StepContext(
-            replica=replica,
-            trained=dict(replica.model.named_parameters()),
-            sections=sections,
-            replicas=ReplicaChecker(replica, group, 0),
-            worker=WorkerContext.of(job, group, agent, arena),
-        )
-    )
-    found.assign(0, Plan.even(SHARDS, 1))
-    found.resume(0)
-    yield found
-    near.close()
-    far.close()
-
-
-def batch(shard):
-    generator = torch.Generator().manual_seed(shard)
-    return torch.randn(5, 3, generator=generator), torch.randn(5, 1, generator=generator)
-
-
-def loss_of(model, shard):
-    x, y = batch(shard)
-    return nn.functional.mse_loss(model(x), y)
-
-
-def compute(stepper, model, work):
-    stepper.begin_shard(work, seed=work.item.leaf)
-    stepper.backward(loss_of(model, work.item.leaf), 1 / SHARDS, scale=1)
-    stepper.end_shard()
-
-
-def finish(stepper, model, step):
-    while work := stepper.next_work():
-        compute(stepper, model, work)
-    return stepper.commit(step, VOTE, scale=1)
+    with stepper_of(replica, precision=precision, exchange=exchange) as found:
+        yield found
 
 
 def test_a_step_gives_the_weights_of_plain_pytorch(stepper, model):
