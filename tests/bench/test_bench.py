@@ -109,6 +109,20 @@ def test_a_start_takes_about_as_long_as_that_of_a_plain_process():
 
 
 @pytest.mark.soak
+def test_the_thread_time_of_a_step_is_told_beside_that_of_a_plain_one():
+    few = ["--shapes", "gpt-2", "--shards", "1,3", "--turns", "1", "--rounds", "1", "--json"]
+    one, three = json.loads(bench("host", *few))["rows"]
+    assert (one["shards"], three["shards"]) == (1, 3)
+    for row in (one, three):
+        ours, plain, beyond = (row[f"{name}_ms"]["median"] for name in ("ours", "plain", "beyond"))
+        assert beyond == pytest.approx(ours - plain, abs=0.02)
+        assert plain > 0
+    assert three["plain_ms"]["median"] > one["plain_ms"]["median"]
+    more_ms = three["beyond_ms"]["median"] - one["beyond_ms"]["median"]
+    assert three["further_shard_ms"] == pytest.approx(more_ms / 2, abs=0.01)
+
+
+@pytest.mark.soak
 @pytest.mark.skipif(bool(Namespaces.what_is_missing()), reason=Namespaces.what_is_missing())
 def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links():
     few = ["--measure", "reduction", "--hosts", "3", "--workers", "1", "--sizes-kb", "64"]

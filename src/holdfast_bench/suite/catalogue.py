@@ -49,6 +49,13 @@ BENCHMARKS: Final = (
         measured={"seconds": "lower"},
     ),
     Benchmark(
+        name="host",
+        text="Thread time of a step beyond a plain loop.",
+        quick={"shards": "1,2", "turns": "2", "rounds": "1"},
+        keys=("shape", "shards"),
+        measured={"ours_ms": "lower"},
+    ),
+    Benchmark(
         name="heartbeat",
         text="Cost of heartbeats, and how soon a lost host is noticed.",
         quick={"intervals": "0.5,1", "agents": "1,4", "seconds": "4"},
