@@ -96,3 +96,36 @@ def test_buffers_that_come_go_or_change_shape_are_refused(
     change(model)
     with pytest.raises(JobError, match=message):
         buffers.write_to(slot, 1.0)
+
+
+def test_values_in_other_memory_count(model, buffers, slot_layout):
+    slot = Slot(torch.zeros(slot_layout.layout.size_bytes, dtype=torch.uint8), slot_layout)
+    model.mean.data = torch.ones(3)
+    changed = buffers.write_to(slot, 0.5)
+    at = slot_layout.buffer_names.index("mean")
+    assert changed.tolist() == [name == "mean" for name in slot_layout.buffer_names]
+    assert slot.buffers[at].tolist() == [0.5] * 3
+    buffers.begin()
+    assert model.mean.tolist() == [0] * 3
+
+
+def test_buffers_that_share_memory_keep_sharing_it():
+    class Sharing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+            self.register_buffer("whole", torch.zeros(4))
+            self.register_buffer("part", self.whole[:2])
+
+    model = Sharing()
+    layout = SlotLayout(dict(model.named_parameters()), dict(model.named_buffers()))
+    trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
+    packed = replica_layout(trained)
+    replica = Replica(trained, packed, torch.zeros(packed.size_bytes, dtype=torch.uint8))
+    buffers = Buffers(replica, layout)
+    buffers.begin()
+    model.part.add_(1)
+    assert model.whole.tolist() == [1, 1, 0, 0]
+    buffers.commit()
+    buffers.begin()
+    assert replica.buffers["whole"].tolist() == model.whole.tolist() == [1, 1, 0, 0]

@@ -147,6 +147,7 @@ class Slot:
     """Views of one slot's memory, uint8[layout.size_bytes].
 
     Attributes:
+        memory: All of it.
         gradients: One view a trained parameter, in the order of `parameter_names`.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
         kept: One view an integer buffer, in the order of `kept_names`.
@@ -155,6 +156,7 @@ class Slot:
     """
 
     def __init__(self, memory: torch.Tensor, layout: SlotLayout) -> None:
+        self.memory = memory
         at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
         at |= {name: torch.view_as_complex(at[name]) for name in layout.complex_names}
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]

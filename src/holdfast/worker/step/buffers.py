@@ -10,18 +10,18 @@ of integer buffers the first shard's are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 from torch import nn
 
-from holdfast.arena.layout import ALIGNMENT, aligned
+from holdfast.arena.layout import ALIGNMENT, Entry, aligned
 from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.state_dicts import plain_name
-from holdfast.arena.tensors import view
+from holdfast.arena.tensors import DTYPES, view
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import JobError
 
@@ -38,45 +38,45 @@ class Buffers:
     """
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
-        self._averaged = layout.buffer_names
-        self._kept = layout.kept_names
         self._modules = [(plain_name(n), each) for n, each in replica.model.named_modules()]
         given = replica.model_buffers
         start, end = replica.buffer_range
         self._committed = replica.flat[start:end].view(torch.int64).view(-1, _WORDS)
         self._flat = self._committed.clone()
-        memory = self._flat.view(-1).view(torch.uint8)
+        self._memory = self._flat.view(-1).view(torch.uint8)
         entries = {each.name: each for each in replica.layout.entries}
         places = {
             name: replace(each, offset=each.offset - start)
             for name in given
             for each in [entries[MODEL + name]]
         }
-        self._views = {name: view(memory, each) for name, each in places.items()}
-        self._rows = [
-            torch.tensor(list(rows), dtype=torch.int64, device=memory.device)
-            for rows in (
-                [places[name].offset // ALIGNMENT for name in self._averaged],
-                [aligned(places[name].end) // ALIGNMENT for name in self._averaged],
-            )
+        self._views = {name: view(self._memory, each) for name, each in places.items()}
+        self._averaged = list(_runs(places, layout, "buffer", layout.buffer_names))
+        self._kept = list(_runs(places, layout, "kept", layout.kept_names))
+        self._kept_views = [self._views[name] for name in layout.kept_names]
+        rows = [
+            (places[name].offset // ALIGNMENT, aligned(places[name].end) // ALIGNMENT)
+            for name in layout.buffer_names
         ]
-        numbers = torch.full((len(self._flat),), len(self._averaged))  # of kept ones
-        for number, name in enumerate(self._averaged):
-            each = places[name]
-            numbers[each.offset // ALIGNMENT : aligned(each.end) // ALIGNMENT] = number
-        self._buffer_of_row = numbers.to(memory.device)
+        numbers = torch.full((len(self._flat),), len(rows))  # of kept ones
+        for number, (first, last) in enumerate(rows):
+            numbers[first:last] = number
+        self._buffer_of_row = numbers.to(self._memory.device)
+        self._rows = torch.tensor(rows, dtype=torch.int64, device=self._memory.device).view(-1, 2)
         # User code may hold these objects. Memory that several of them share stays shared.
         users = Counter(each.untyped_storage().data_ptr() for each in given.values())
         self._working = {}
+        self._apart: list[tuple[torch.Tensor, torch.Tensor]] = []
         for name, buffer in given.items():
             self._working[name] = buffer
             if users[buffer.untyped_storage().data_ptr()] == 1:
                 buffer.data = self._views[name]
             else:
-                self._working[name] = _writable(buffer.to(memory.device))
+                self._working[name] = _writable(buffer.to(self._memory.device))
+                self._apart.append((self._working[name], self._views[name]))
         names = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
-            (module, key, names[buffer])
+            (module, key, names[buffer], self._working[names[buffer]], places[names[buffer]].offset)
             for _, module in self._modules
             for key, buffer in module._buffers.items()
             if buffer in names
@@ -95,45 +95,30 @@ class Buffers:
         pass.
         """
         # User code may have bound another tensor in the shard before.
-        for module, key, name in self._places:
-            module._buffers[key] = self._working[name]
+        for module, key, _, working, _ in self._places:
+            module._buffers[key] = working
         if self._working:
             self._flat.copy_(self._committed)
-            self._scatter()
-
-    def _scatter(self) -> None:
-        """Copy values to the tensors that have other memory."""
-        for name, buffer in self._working.items():
-            if buffer.data_ptr() != self._views[name].data_ptr():
-                # Through `.data`, which does not raise the version that autograd compares in a
-                # backward pass.
-                buffer.data.copy_(self._views[name])
-
-    def _gather(self) -> None:
-        """Copy the model's current values from tensors that have other memory.
-
-        Raises:
-            JobError: A buffer was added, removed or reshaped.
-        """
-        for name, buffer in self._found().items():
-            if buffer.data_ptr() != self._views[name].data_ptr():
-                self._views[name].copy_(buffer.detach())
+        for buffer, values in self._apart:
+            # Through `.data`, which does not raise the version that autograd compares in a backward
+            # pass.
+            buffer.data.copy_(values)
 
     @contextmanager
     def committed(self) -> Iterator[None]:
         """Within the context, the model computes with the committed values, even inside a shard."""
         # Inside a shard the buffers may have moved on: remember both the objects and their values.
-        bound = [module._buffers[key] for module, key, _ in self._places]
+        bound = [module._buffers[key] for module, key, *_ in self._places]
         moved = self._flat.clone()
-        apart = [buffer.clone() for buffer in self._working.values()]
+        apart = [buffer.clone() for buffer, _ in self._apart]
         self.begin()
         try:
             yield
         finally:
             self._flat.copy_(moved)
-            for buffer, value in zip(self._working.values(), apart, strict=True):
+            for (buffer, _), value in zip(self._apart, apart, strict=True):
                 buffer.data.copy_(value)
-            for (module, key, _), buffer in zip(self._places, bound, strict=True):
+            for (module, key, *_), buffer in zip(self._places, bound, strict=True):
                 module._buffers[key] = buffer
 
     def write_to(self, slot: Slot, weight: float) -> torch.Tensor:
@@ -144,40 +129,42 @@ class Buffers:
             JobError: A buffer was added, removed or reshaped.
         """
         self._gather()
-        # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
-        if self._averaged:
-            averaged = [self._views[name] for name in self._averaged]
-            torch._foreach_copy_(slot.buffers, torch._foreach_mul(averaged, weight))
+        for run in self._averaged:
+            # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
+            mine, theirs = run.of(self._memory, slot.memory)
+            torch.mul(mine, weight, out=theirs)
             if not weight:  # 0 x NaN is NaN
-                torch._foreach_zero_(slot.buffers)
-        if self._kept:
-            torch._foreach_copy_(slot.kept, [self._views[name] for name in self._kept])
+                theirs.zero_()
+        for run in self._kept:
+            mine, theirs = run.of(self._memory, slot.memory)
+            theirs.copy_(mine)
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
         # values may round. Each has changed if the count of changed rows rises within it.
         count = torch.zeros(len(self._flat) + 1, dtype=torch.int64, device=self._flat.device)
         torch.cumsum((self._flat != self._committed).any(1), 0, out=count[1:])
-        starts, ends = self._rows
-        return count[ends] > count[starts]
+        counts = count[self._rows]
+        return counts[:, 1] > counts[:, 0]
 
     def take(
         self,
-        means: Sequence[torch.Tensor],
+        mean: Slot,
         changed: torch.Tensor,
         kept: Sequence[torch.Tensor],
         is_bad: torch.Tensor | None = None,
     ) -> None:
-        """Commit the means of averaged buffers that some shard has changed, and the `kept` ones.
+        """Commit the means of averaged buffers that some shard has changed, and integer buffers.
 
         Args:
-            means: By averaged buffer.
+            mean: Has the means.
             changed: bool or uint8[n], by averaged buffer.
             kept: By integer buffer.
             is_bad: True on the device, bool[], to commit nothing.
         """
-        if self._averaged:
-            torch._foreach_copy_([self._views[name] for name in self._averaged], list(means))
-        if self._kept:
-            torch._foreach_copy_([self._views[name] for name in self._kept], list(kept))
+        for run in self._averaged:
+            mine, theirs = run.of(self._memory, mean.memory)
+            mine.copy_(theirs)
+        if self._kept_views:
+            torch._foreach_copy_(self._kept_views, list(kept))
         flags = changed.to(self._flat.device, torch.bool)
         is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
         if is_bad is not None:
@@ -196,32 +183,46 @@ class Buffers:
     def release(self) -> None:
         """Stop managing the model's buffers: user code has them to itself."""
         self._working = {}
+        self._apart = []
         self._places = []
 
     def current_values(self) -> list[torch.Tensor]:
-        """The values after a shard, by position."""
-        return list(self._found().values())
+        """The values after a shard, by position.
 
-    def _found(self) -> dict[str, torch.Tensor]:
-        """The model's current buffers by name."""
-        buffers = {}
-        for module, key, name in self._places:
+        Raises:
+            JobError: A buffer was added, removed or reshaped.
+        """
+        self._gather()
+        return list(self._views.values())
+
+    def _gather(self) -> None:
+        """Copy the model's current values from tensors that have other memory.
+
+        Raises:
+            JobError: A buffer was added, removed or reshaped.
+        """
+        for buffer, values in self._apart:
+            values.copy_(buffer.detach())
+        origin = self._memory.data_ptr()
+        for module, key, name, working, offset in self._places:
             buffer = module._buffers.get(key)
-            start = self._working[name]
-            if buffer is not start and (buffer is None or buffer.shape != start.shape):
+            if buffer is working and buffer.data_ptr() == origin + offset:
+                continue
+            if buffer is None or buffer.shape != working.shape:
                 now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
                 raise JobError(
-                    f"buffer {name} had shape {tuple(start.shape)} at the start and is {now} "
+                    f"buffer {name} had shape {tuple(working.shape)} at the start and is {now} "
                     "now; give it its final shape in the model's constructor"
                 )
             # Of several modules that share a buffer, one may have bound a new tensor: that is the
             # value.
-            if name not in buffers or buffer is not start:
-                buffers[name] = buffer
+            if buffer is not working:
+                self._views[name].copy_(buffer.detach())
+            elif not any(buffer is each for each, _ in self._apart):  # by `.data`
+                buffer.data = self._views[name].copy_(buffer.detach())
         for prefix, module in self._modules:
             if module._buffers:
                 self._check_none_is_new(prefix, module)
-        return buffers
 
     def _check_none_is_new(self, prefix: str, module: nn.Module) -> None:
         for key, buffer in module._buffers.items():
@@ -232,6 +233,64 @@ class Buffers:
                     "checkpoints do not have it; register it with a tensor of its final shape in "
                     "the model's constructor"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Buffers of one dtype that are neighbours, in the model's memory and in slots.
+
+    Attributes:
+        dtype: Of real numbers.
+        here, there: Their first byte in the model's memory, and in a slot.
+        size_bytes: Their size, padding included.
+    """
+
+    dtype: torch.dtype
+    here: int
+    there: int
+    size_bytes: int
+
+    def of(self, memory: torch.Tensor, slot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The elements in the model's memory, and in a slot's."""
+        mine = memory[self.here : self.here + self.size_bytes].view(self.dtype)
+        return mine, slot[self.there : self.there + self.size_bytes].view(self.dtype)
+
+
+def _runs(
+    places: Mapping[str, Entry], layout: SlotLayout, kind: str, names: Sequence[str]
+) -> Iterator[_Run]:
+    """The fewest runs of buffers.
+
+    Args:
+        places: Their places in the model's memory, by name.
+        layout: Layout of a slot.
+        kind: What their names begin with there.
+        names: The buffers.
+    """
+    wanted = {f"{kind}.{name}": name for name in names}
+    run = None
+    for entry in layout.layout.entries:
+        if entry.name not in wanted:
+            continue
+        here = places[wanted[entry.name]].offset
+        size_bytes = aligned(entry.size_bytes)
+        dtype = DTYPES[entry.dtype]
+        if run is not None and (
+            run.dtype,
+            run.here + run.size_bytes,
+            run.there + run.size_bytes,
+        ) == (
+            dtype,
+            here,
+            entry.offset,
+        ):
+            run = replace(run, size_bytes=run.size_bytes + size_bytes)
+            continue
+        if run is not None:
+            yield run
+        run = _Run(dtype, here, entry.offset, size_bytes)
+    if run is not None:
+        yield run
 
 
 def _writable(buffer: torch.Tensor) -> torch.Tensor:

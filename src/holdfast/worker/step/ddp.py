@@ -252,7 +252,7 @@ class DdpStepper:
                 self.on_gradients()
             self._replica.step_optimizers()
             self._replica.capture_optimizers()
-            self.buffers.take(self._root.buffers, reduced.used, reduced.kept)
+            self.buffers.take(self._root, reduced.used, reduced.kept)
         self.restart()
         return commit_step(self._status, step, reduced, norm)
 

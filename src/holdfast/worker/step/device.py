@@ -266,7 +266,7 @@ class DeviceStepper:
             step_unless(is_bad, self._replica.optimizers, self._replica.step_optimizers)
         self._pass.forget()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
-        self.buffers.take(mean.rest.buffers, mean.rest.used, mean.rest.kept, is_bad)
+        self.buffers.take(mean.rest, mean.rest.used, mean.rest.kept, is_bad)
 
     def _set(self, number: int) -> GradientSet:
         if number not in self._sets:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 
@@ -82,67 +82,64 @@ class BlockNorm:
 
     def __init__(self, layout: SlotLayout) -> None:
         self._num_blocks = len(layout.blocks)
-        # Of each block of a gradient: its dtype and length, and what it has of which parameter.
-        self._blocks = [
-            (
-                DTYPES[layout.dtype_ranges[at][0]],
-                end - start,
-                [
-                    _Part(
-                        parameter, max(start, first) - first, min(end, last) - first, first - start
-                    )
-                    for parameter, (where, first, last) in enumerate(layout.gradient_spans)
-                    if where == at and first < end and last > start
-                ],
-            )
-            for at, start, end in layout.blocks[: layout.num_gradient_blocks]
-        ]
-        self._scratch = {
-            dtype: torch.empty(BLOCK, dtype=dtype)
-            for dtype in {dtype for dtype, *_ in self._blocks}
-        }
+        self._blocks = [_Block.of(layout, index) for index in range(layout.num_gradient_blocks)]
+        dtypes = {block.dtype for block in self._blocks}
+        self._scratch = {dtype: torch.empty(BLOCK, dtype=dtype) for dtype in dtypes}
+        self._zeros = {dtype: torch.zeros(BLOCK, dtype=dtype) for dtype in dtypes}
 
     def __call__(self, gradients: Gradients) -> GradientNorm:
         flat = [None if g is None else as_real(g.contiguous()).view(-1) for g in gradients]
         squares = torch.zeros(self._num_blocks, dtype=torch.float64)
-        for number, (dtype, length, parts) in enumerate(self._blocks):
-            squares[number] = square(self._block(flat, self._scratch[dtype][:length], parts))
+        for number, block in enumerate(self._blocks):
+            squares[number] = square(self._gathered(block, flat))
         total = torch.tensor(math.sqrt(float(squares.sum())), dtype=torch.float64)
         # The gradient is used up when the norms of its parameters are asked for.
         norms = [] if is_finite(float(total)) else [0.0 if g is None else norm_of(g) for g in flat]
         return GradientNorm(total, lambda: norms)
 
-    def _block(
-        self, gradients: Gradients, scratch: torch.Tensor, parts: list[_Part]
-    ) -> torch.Tensor:
-        """A block of the gradient: a part of a long tensor, else put together in `scratch`."""
-        whole = len(parts) == 1 and parts[0].end - parts[0].start == len(scratch)
-        gradient = gradients[parts[0].parameter] if whole else None
+    def _gathered(self, block: _Block, gradients: Gradients) -> torch.Tensor:
+        """A block of the gradient: a part of a long tensor, or several in scratch memory."""
+        zeros = self._zeros[block.dtype]
+        pieces = []
+        for parameter, start, end in block.parts:
+            gradient = gradients[parameter] if parameter >= 0 else None
+            pieces.append(zeros[: end - start] if gradient is None else gradient[start:end])
         # Kernels may round by alignment, and a slot is aligned.
-        if gradient is not None:
-            piece = gradient[parts[0].start : parts[0].end]
-            if piece.data_ptr() % ALIGNMENT == 0:
-                return piece
-        scratch.zero_()
-        for part in parts:
-            gradient = gradients[part.parameter]
-            if gradient is not None:
-                at = part.start + part.offset
-                piece = gradient[part.start : part.end]
-                scratch[at : at + len(piece)] = piece
-        return scratch
+        if len(pieces) == 1 and pieces[0].data_ptr() % ALIGNMENT == 0:
+            return pieces[0]
+        return torch.cat(pieces, out=self._scratch[block.dtype][: block.length])
 
 
-class _Part(NamedTuple):
-    """What a block has of a parameter.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Elements of a block.
 
     Attributes:
-        parameter: Its number.
-        start, end: Elements of its gradient.
-        offset: Place of its first element, relative to the block's.
+        dtype, length: Their dtype and number.
+        parts: Its parts in order, as `(parameter, start, end)`: elements of a parameter's gradient,
+            or of no parameter (-1), which are zero.
     """
 
-    parameter: int
-    start: int
-    end: int
-    offset: int
+    dtype: torch.dtype
+    length: int
+    parts: list[tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, layout: SlotLayout, index: int) -> _Block:
+        """The block of a layout."""
+        at, start, end = layout.blocks[index]
+        parts = []
+        done = start
+        spans = sorted(
+            (*span[1:], p) for p, span in enumerate(layout.gradient_spans) if span[0] == at
+        )
+        for first, last, parameter in spans:
+            if done < last and first < end:
+                if done < first:  # padding after the parameter before
+                    parts.append((-1, 0, first - done))
+                    done = first
+                parts.append((parameter, done - first, min(end, last) - first))
+                done = min(end, last)
+        if done < end:
+            parts.append((-1, 0, end - done))
+        return cls(DTYPES[layout.dtype_ranges[at][0]], end - start, parts)

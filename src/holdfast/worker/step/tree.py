@@ -323,7 +323,7 @@ class TreeStepper:
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
         changed = reduced.used[len(self._parameters) :]
-        self.buffers.take(self._sections.root.buffers, changed, reduced.kept)
+        self.buffers.take(self._sections.root, changed, reduced.kept)
 
     @property
     def _current_sums(self) -> PartialSums[Slot]:
