@@ -6,6 +6,7 @@ They are found in attributes, lists, tuples, dictionaries, bound methods and obj
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ _OPAQUE: Final = (nn.Module, torch.Tensor, LRScheduler, type, types.FunctionType
 """Objects that are not searched, as are those of some packages."""
 _PACKAGES: Final = frozenset({"torch", "holdfast", "logging"})
 _OWN: Final = frozenset({"state", "param_groups", "defaults"})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+_COLLECTIONS: Final = frozenset({dict, OrderedDict, list, tuple})
 
 
 def nested(optimizer: Optimizer) -> dict[str, Optimizer]:
@@ -71,9 +74,18 @@ def _held(path: str, value: object) -> list[tuple[str, object]]:
         case types.MethodType():
             return [(path, value.__self__)]
         case Optimizer():
-            attributes = {key: each for key, each in vars(value).items() if key not in _OWN}
+            attributes = {
+                key: each
+                for key, each in vars(value).items()
+                if key not in _OWN and not _is_empty(each)
+            }
         case _ if isinstance(value, _OPAQUE) or type(value).__module__.split(".")[0] in _PACKAGES:
             return []
         case _:
             attributes = getattr(value, "__dict__", {})
     return [(f"{path}.{key}".removeprefix("."), each) for key, each in attributes.items()]
+
+
+def _is_empty(value: object) -> bool:
+    """True for what holds nothing, as most attributes of an optimizer: names, switches, hooks."""
+    return type(value) in _PLAIN or (type(value) in _COLLECTIONS and not value)

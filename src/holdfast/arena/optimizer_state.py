@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from itertools import chain
+from operator import is_
 from typing import Any, Final
 
 import torch
@@ -50,6 +52,31 @@ def entries_of(
             name = names.get(parameter)
             if name is not None and isinstance(values, dict):
                 yield from ((name_of(name, key, path), values, key) for key in list(values))
+
+
+class StateChanges:
+    """Detects whether optimizers keep other objects than before, without a look at their names.
+
+    Args:
+        optimizers: Those whose state is looked at, with those that they hold.
+    """
+
+    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
+        self._optimizers = tuple(optimizers)
+        self._seen: list[object] = []
+
+    def found(self) -> bool:
+        """True if an entry was added, removed or bound to another object since the last call."""
+        now = list[object]()
+        for optimizer in self._optimizers:
+            for _, state in states_of(optimizer):
+                entries = [each for each in state.values() if isinstance(each, dict)]
+                now += [state, *state, *state.values(), *map(len, entries)]
+                now += chain.from_iterable(entries)
+                now += chain.from_iterable(map(dict.values, entries))
+        before = self._seen
+        self._seen = now  # held, so that no other object gets the address of one
+        return len(now) != len(before) or not all(map(is_, now, before))
 
 
 def expected_fields(optimizers: Iterable[Optimizer], names: dict[torch.Tensor, str]) -> list[Field]:

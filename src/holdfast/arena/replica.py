@@ -10,10 +10,11 @@ check are each one pass over bytes, and none of them knows what a model is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Self, TypeVar
 
 import torch
 from torch import nn
@@ -29,8 +30,32 @@ from holdfast.errors import JobError
 
 MODEL: Final = "model."
 KEPT: Final = "kept."
+_COUNT_OF_WRITES: Final = attrgetter("_version")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Count of writes to each tensor of a replica, and its address; without the model's buffers.
+
+    Writes are counted by autograd, which does not see those through `.data`.
+    """
+
+    names: list[str]
+    counts: list[int]
+    addresses: list[int]
+
+    def by_name(self) -> dict[str, tuple[int, int]]:
+        """The count and the address of each tensor, whatever their order."""
+        return dict(zip(self.names, zip(self.counts, self.addresses, strict=True), strict=True))
+
+    def since(self, before: Self) -> list[str]:
+        """Names of the tensors that were written to, bound to other memory or added since."""
+        if self == before:  # the usual case
+            return []
+        known = before.by_name()
+        return [name for name, each in self.by_name().items() if each != known.get(name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +192,13 @@ class Replica:
             for key, buffer in module._buffers.items()
             if id(buffer) in own
         ]
+        self._state_changes = optimizer_state.StateChanges(self.optimizers)
+        self._known_state: list[tuple[str, dict[str, Any], str]] = []
+        self._captured_state: object = None
+        self._watched_state: object = None
+        self._watched: dict[str, torch.Tensor] = {}
+        laid_out = (entry.name for entry in layout.entries)
+        self._state_names = frozenset(filter(optimizer_state.is_one, laid_out))
         # From here on the optimizers and the model work on views of `flat`.
         with torch.no_grad():
             self._move_in(empty=empty)
@@ -239,7 +271,10 @@ class Replica:
         Raises:
             JobError: An optimizer keeps state that its first step did not create.
         """
-        for name, state, key in self._state_tensors():
+        tensors = self._state_tensors()
+        if tensors is self._captured_state:
+            return
+        for name, state, key in tensors:
             value = state[key]
             home = self._views.get(name)
             if value is home:
@@ -251,6 +286,7 @@ class Replica:
                 )
             home.copy_(value)
             state[key] = home
+        self._captured_state = self._state_tensors()
 
     def release(self) -> None:
         """Bind the model and kept modules to memory that is not part of the state.
@@ -262,26 +298,27 @@ class Replica:
         for module, key, name in self._kept_places:
             module._buffers[key] = self._views[name].clone()
 
-    def writes(self) -> dict[str, tuple[int, int]]:
-        """Count of writes to each tensor, and its address, by name; without buffers.
-
-        Writes are counted by autograd, which does not see those through `.data`.
-        """
-        tensors: dict[str, torch.Tensor | None] = {**self._moved}
-        tensors |= {name: module._buffers[key] for module, key, name in self._kept_places}
-        tensors |= {name: state[key] for name, state, key in self._state_tensors()}
-        return {
-            name: (each._version, each.data_ptr())
-            for name, each in tensors.items()
-            if isinstance(each, torch.Tensor)
-        }
+    def writes(self) -> Writes:
+        """Writes to the tensors of this replica so far."""
+        state = self._state_tensors()
+        if state is not self._watched_state:
+            self._watched_state = state
+            self._watched = {**self._moved, **{name: held[key] for name, held, key in state}}
+        tensors = dict(self._watched)
+        for module, key, name in self._kept_places:
+            buffer = module._buffers[key]
+            if buffer is not None:
+                tensors[name] = buffer
+        return Writes(
+            list(tensors),
+            list(map(_COUNT_OF_WRITES, tensors.values())),
+            list(map(torch.Tensor.data_ptr, tensors.values())),
+        )
 
     @property
     def uninitialized(self) -> frozenset[str]:
         """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
-        present = {name for name, _, _ in self._state_tensors()}
-        names = {entry.name for entry in self.layout.entries}
-        return frozenset(filter(optimizer_state.is_one, names - present))
+        return self._state_names.difference(name for name, _, _ in self._state_tensors())
 
     def restored(self, uninitialized: frozenset[str]) -> None:
         """Give the optimizers their state, which was written into `flat`, except what is
@@ -305,12 +342,18 @@ class Replica:
                     if prefix in keys:
                         state[parameter] = {key: self._views[prefix + key] for key in keys[prefix]}
 
-    def _state_tensors(self) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """The tensors that optimizers keep for parameters: the name, and the dictionary and key."""
-        for optimizer in self.optimizers:
-            for name, values, key in optimizer_state.entries_of(optimizer, self._names):
-                if isinstance(values[key], torch.Tensor):
-                    yield name, values, key
+    def _state_tensors(self) -> Sequence[tuple[str, dict[str, Any], str]]:
+        """The tensors that optimizers keep for parameters: the name, and the dictionary and key.
+        The same list as before, unless one of them is another object now.
+        """
+        if self._state_changes.found():
+            self._known_state = [
+                (name, values, key)
+                for optimizer in self.optimizers
+                for name, values, key in optimizer_state.entries_of(optimizer, self._names)
+                if isinstance(values[key], torch.Tensor)
+            ]
+        return self._known_state
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.

@@ -91,7 +91,8 @@ class WorkerState:
         self._user_state.check_all_known()
         progress = self._progress
         buffers = self._replica.digest(self._replica.buffer_range)
-        changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)
+        writes = self._replica.writes().by_name()
+        changed = (writes, buffers) != (self._writes.by_name(), self._buffers_digest)
         if progress.step and changed:
             raise JobError(
                 f"the model was modified after step {progress.step} was loaded, so the weights "
@@ -168,8 +169,7 @@ class WorkerState:
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
-        now = self._replica.writes()
-        overwritten = {name for name in now if now[name] != before.get(name)}
+        overwritten = {*self._replica.writes().since(before)}
         if not overwritten <= set(user.overwritten):
             user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
@@ -214,10 +214,10 @@ class WorkerState:
         now = {"session.state": user.state, **self._user_state.capture()}
         writes = self._replica.writes()
         # The usual case costs no search.
-        if now == before and writes == self._writes:
+        if now == before and (writes == self._writes or writes.by_name() == self._writes.by_name()):
             return ""
-        odd = (name for name in writes if writes[name] != self._writes.get(name))
-        return difference(before, now) or next(odd, "the optimizer's state")
+        odd = writes.since(self._writes)
+        return difference(before, now) or next(iter(odd), "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.

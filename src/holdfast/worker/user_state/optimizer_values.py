@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from holdfast.arena.json_values import decode, encode
 from holdfast.arena.nested_optimizers import states_of
+from holdfast.arena.optimizer_state import StateChanges
 from holdfast.errors import JobError
 
 
@@ -28,6 +29,8 @@ class OptimizerValues:
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters
+        self._changes = StateChanges(optimizers)
+        self._captured: dict[str, Any] | None = None
         # Their names are tuples, since user code may use any string as a key.
         self._names = {id(parameter): (name,) for name, parameter in parameters.items()}
 
@@ -37,6 +40,13 @@ class OptimizerValues:
         Raises:
             JobError: Some of it cannot be saved.
         """
+        # Where there are none, one can only come with another object in a state.
+        if self._changes.found() or self._captured != {}:
+            self._captured = None
+            self._captured = self._read()
+        return self._captured
+
+    def _read(self) -> dict[str, Any]:
         captured = dict[str, Any]()
         for place, state in self._states():
             values = dict[Any, Any]()
