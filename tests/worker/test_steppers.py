@@ -259,6 +259,8 @@ def test_clearing_all_gradients_after_backward_changes_nothing(stepper, model, r
 @pytest.mark.parametrize("exchange", ["arena"])  # alone, later shards are added to it
 def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
     kept = []
+    scale = torch.ones(4, requires_grad=True)
+    biases = []
 
     def read(model):
         gradients = [p.grad for p in model.parameters()]
@@ -275,6 +277,8 @@ def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
         ):
             assert copied.mul_(2).equal(2 * weight)
         kept.append(weight)
+        # Only a graph of autograd has this one.
+        biases.append((model[0].bias.grad.clone(), (scale * model[0].bias.grad).sum()))
 
     while stepper.next_work():
         shard_with(stepper, model, read)
@@ -283,6 +287,8 @@ def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
         other.zero_grad()
         (loss_of(other, shard) / SHARDS).backward()
         assert other[0].weight.grad.equal(gradient.clone())
+    for gradient, scaled in biases:
+        assert torch.autograd.grad(scaled, scale)[0].clone().equal(gradient)
 
 
 def test_a_gradient_hook_has_the_mean_gradient_and_the_last_word(stepper, model):

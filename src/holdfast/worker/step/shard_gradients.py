@@ -8,6 +8,7 @@ the operators that PyTorch dispatches, so no pass over a gradient is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from sys import getrefcount
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,8 @@ from holdfast.errors import JobError
 
 _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 """Operators of `zero_grad(set_to_none=False)`."""
+_OWN: Final = 3
+"""References to a stand-in that user code does not hold: of a list, a name and an argument."""
 
 
 class ShardGradients:
@@ -33,7 +36,9 @@ class ShardGradients:
         self, parameters: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
     ) -> None:
         self._parameters = parameters
-        self._shown: dict[str, _StandIn] = {}
+        self._all = list(parameters.values())
+        self._made: list[_StandIn | None] = [None] * len(parameters)
+        self._shown: list[_StandIn | None] = []
         self._refused: list[str] = []
         owners = {
             id(p): at
@@ -41,9 +46,9 @@ class ShardGradients:
             for g in o.param_groups
             for p in g["params"]
         }
-        self._groups: dict[int | None, list[str]] = {}
-        for name, parameter in parameters.items():
-            self._groups.setdefault(owners.get(id(parameter)), []).append(name)
+        self._groups: dict[int | None, list[int]] = {}
+        for at, parameter in enumerate(self._all):
+            self._groups.setdefault(owners.get(id(parameter)), []).append(at)
 
     def check_none(self) -> None:
         """Raises: JobError: A parameter has a gradient that is not from `session.backward`."""
@@ -57,12 +62,17 @@ class ShardGradients:
 
     def show(self, gradients: Iterable[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
-        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
-            parameter.grad = None
+        for at, (name, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            made = None
             if gradient is not None:
-                self._shown[name] = parameter.grad = _StandIn(
-                    gradient, name, self._refused, cleared=False
-                )
+                made = self._made[at]
+                kind = (gradient.shape, gradient.stride(), gradient.dtype)
+                if made is None or made.kind != kind:
+                    self._made[at] = made = _StandIn(gradient, name, self._refused, cleared=False)
+                made.held = gradient
+                made.cleared = False
+            self._shown.append(made)
+            self._all[at].grad = made
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -72,25 +82,34 @@ class ShardGradients:
         """
         if self._refused:  # user code has caught the error
             raise _changed(self._refused[0])
-        for group in self._groups.values():
-            cleared = [name for name in group if self._is_cleared(name)]
+        cleared = {at for at, shown in enumerate(self._shown) if self._is_cleared(at, shown)}
+        for group in self._groups.values() if cleared else ():
+            own = cleared.intersection(group)
             # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
-            if cleared and len(cleared) < sum(name in self._shown for name in group):
-                raise _changed(cleared[0])
+            if own and len(own) < sum(self._shown[at] is not None for at in group):
+                raise _changed(list(self._parameters)[min(own)])
         self.forget()
 
     def forget(self) -> None:
         """Leave no gradient in any parameter."""
-        for parameter in self._parameters.values():
+        for parameter in self._all:
             parameter.grad = None
-        self._shown.clear()
         self._refused.clear()
+        if not self._shown:
+            return
+        self._shown = []
+        for at in range(len(self._made)):
+            made = self._made[at]
+            # It stands for another gradient next, unless user code or a graph of autograd has it.
+            if made is not None and getrefcount(made) == _OWN and made.is_unshared:
+                del made.held
+            else:
+                self._made[at] = None
 
-    def _is_cleared(self, name: str) -> bool:
-        shown = self._shown.get(name)
-        gradient = self._parameters[name].grad
+    def _is_cleared(self, at: int, shown: _StandIn | None) -> bool:
+        gradient = self._all[at].grad
         if gradient is not None and gradient is not shown:
-            raise _changed(name)
+            raise _changed(list(self._parameters)[at])
         return shown is not None and (gradient is None or bool(shown.cleared))
 
 
@@ -106,12 +125,14 @@ class _StandIn(torch.Tensor):
         of: The parameter's name.
         refused: Takes the name if user code tries to change it.
         cleared: True if user code has set it to zero; None for a view.
+        kind: Its shape, strides and dtype.
     """
 
     held: torch.Tensor
     of: str
     refused: list[str]
     cleared: bool | None
+    kind: tuple[torch.Size, tuple[int, ...], torch.dtype]
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
     numpy = _on_a_copy("numpy")
@@ -130,7 +151,13 @@ class _StandIn(torch.Tensor):
         made.of = of
         made.refused = refused
         made.cleared = cleared
+        made.kind = (held.shape, held.stride(), held.dtype)
         return made
+
+    @property
+    def is_unshared(self) -> bool:
+        """True if nothing in C++, such as a graph of autograd, has this tensor."""
+        return self._use_count() == 1  # type: ignore[attr-defined,no-any-return]  # untyped
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's type lacks the class
