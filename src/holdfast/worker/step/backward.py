@@ -118,7 +118,9 @@ class BackwardPass:
 
     def all_fired(self, shard: CurrentShard) -> bool:
         """True if every parameter that is trained has a gradient of this shard."""
-        pairs = zip(self.parameters, shard.fired, strict=False)  # none fired before the pass
-        return bool(shard.fired) and all(
-            fired or not parameter.requires_grad for parameter, fired in pairs
+        if not shard.fired:  # no gradient was computed
+            return False
+        return all(shard.fired) or all(
+            fired or not parameter.requires_grad
+            for parameter, fired in zip(self.parameters, shard.fired, strict=True)
         )

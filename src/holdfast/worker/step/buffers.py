@@ -76,17 +76,26 @@ class Buffers:
                 self._apart.append((self._working[name], self._views[name]))
         names = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
-            (module, key, names[buffer], self._working[names[buffer]], places[names[buffer]].offset)
+            (module._buffers, key, names[buffer])
             for _, module in self._modules
             for key, buffer in module._buffers.items()
             if buffer in names
         ]
+        self._bound = [id(self._working[name]) for _, _, name in self._places]
         self._known = {  # with those of a base
             (id(module), key)
             for _, module in self._modules
             for key, buffer in module._buffers.items()
             if buffer is not None
         }
+        self._counts = [len(module._buffers) for _, module in self._modules]
+        self._absent = [  # a module may get one later
+            (module._buffers, key)
+            for _, module in self._modules
+            for key, buffer in module._buffers.items()
+            if buffer is None
+        ]
+        self._addresses = [each.data_ptr() for each in self._working.values()]
 
     def begin(self) -> None:
         """Give the model the values from which every shard of the step starts.
@@ -95,8 +104,9 @@ class Buffers:
         pass.
         """
         # User code may have bound another tensor in the shard before.
-        for module, key, _, working, _ in self._places:
-            module._buffers[key] = working
+        if self._are_rebound:
+            for buffers, key, name in self._places:
+                buffers[key] = self._working[name]
         if self._working:
             self._flat.copy_(self._committed)
         for buffer, values in self._apart:
@@ -104,11 +114,16 @@ class Buffers:
             # pass.
             buffer.data.copy_(values)
 
+    @property
+    def _are_rebound(self) -> bool:
+        """True if user code has bound other tensors; nearly always False, so it has to be fast."""
+        return [id(buffers.get(key)) for buffers, key, _ in self._places] != self._bound
+
     @contextmanager
     def committed(self) -> Iterator[None]:
         """Within the context, the model computes with the committed values, even inside a shard."""
         # Inside a shard the buffers may have moved on: remember both the objects and their values.
-        bound = [module._buffers[key] for module, key, *_ in self._places]
+        bound = [buffers[key] for buffers, key, _ in self._places]
         moved = self._flat.clone()
         apart = [buffer.clone() for buffer, _ in self._apart]
         self.begin()
@@ -118,8 +133,8 @@ class Buffers:
             self._flat.copy_(moved)
             for (buffer, _), value in zip(self._apart, apart, strict=True):
                 buffer.data.copy_(value)
-            for (module, key, *_), buffer in zip(self._places, bound, strict=True):
-                module._buffers[key] = buffer
+            for (buffers, key, _), buffer in zip(self._places, bound, strict=True):
+                buffers[key] = buffer
 
     def write_to(self, slot: Slot, weight: float) -> torch.Tensor:
         """Write the values after a shard to its slot; returns which averaged buffers it changed,
@@ -203,25 +218,23 @@ class Buffers:
         """
         for buffer, values in self._apart:
             values.copy_(buffer.detach())
-        origin = self._memory.data_ptr()
-        for module, key, name, working, offset in self._places:
-            buffer = module._buffers.get(key)
-            if buffer is working and buffer.data_ptr() == origin + offset:
-                continue
-            if buffer is None or buffer.shape != working.shape:
-                now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
-                raise JobError(
-                    f"buffer {name} had shape {tuple(working.shape)} at the start and is {now} "
-                    "now; give it its final shape in the model's constructor"
-                )
-            # Of several modules that share a buffer, one may have bound a new tensor: that is the
-            # value.
-            if buffer is not working:
-                self._views[name].copy_(buffer.detach())
-            elif not any(buffer is each for each, _ in self._apart):  # by `.data`
-                buffer.data = self._views[name].copy_(buffer.detach())
-        for prefix, module in self._modules:
-            if module._buffers:
+        # By `.data`, which leaves the object.
+        if [each.data_ptr() for each in self._working.values()] != self._addresses:
+            for (name, buffer), address in zip(self._working.items(), self._addresses, strict=True):
+                if buffer.data_ptr() != address:
+                    buffer.data = self._views[name].copy_(
+                        _of_shape(name, buffer, self._views[name])
+                    )
+        if self._are_rebound:
+            for buffers, key, name in self._places:
+                found = buffers.get(key)
+                # Of several modules that share a buffer, one may have bound a new tensor: that is
+                # the value.
+                if found is not self._working[name]:
+                    self._views[name].copy_(_of_shape(name, found, self._views[name]))
+        counts = [len(module._buffers) for _, module in self._modules]
+        if counts != self._counts or any(each.get(key) is not None for each, key in self._absent):
+            for prefix, module in self._modules:
                 self._check_none_is_new(prefix, module)
 
     def _check_none_is_new(self, prefix: str, module: nn.Module) -> None:
@@ -291,6 +304,16 @@ def _runs(
         run = _Run(dtype, here, entry.offset, size_bytes)
     if run is not None:
         yield run
+
+
+def _of_shape(name: str, buffer: torch.Tensor | None, known: torch.Tensor) -> torch.Tensor:
+    if buffer is None or buffer.shape != known.shape:
+        now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
+        raise JobError(
+            f"buffer {name} had shape {tuple(known.shape)} at the start and is {now} now; give it "
+            "its final shape in the model's constructor"
+        )
+    return buffer.detach()
 
 
 def _writable(buffer: torch.Tensor) -> torch.Tensor:

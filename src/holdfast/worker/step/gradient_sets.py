@@ -96,6 +96,8 @@ def _added(left: Gradients, right: Gradients) -> Gradients:
     if both:
         mine, others = zip(*both, strict=True)
         torch._foreach_add_(mine, others)
+    if len(both) == len(pairs):
+        return left
     sums = [other if mine is None else mine for mine, other in pairs]
     alone = [
         each

@@ -206,7 +206,10 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     """The gradients that autograd has computed of a loss times `scale`, by parameter: dense, and
     with all bits of them in memory.
     """
-    gradients = [None if p.grad is None else _dense(p.grad) for p in parameters]
+    gradients = [parameter.grad for parameter in parameters]
+    for at, gradient in enumerate(gradients):
+        if gradient is not None and (gradient.is_sparse or gradient.is_conj()):
+            gradients[at] = _dense(gradient)
     found = [gradient for gradient in gradients if gradient is not None]
     # A power of two: the division changes no bit, unless a gradient is too small for float32.
     if scale != 1 and found:
