@@ -52,6 +52,11 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
             "numerics: input should be 'exact', 'portable' or 'fast', not 'exactly'",
         ),
         ("verify.recompute=1e-9", "verify.recompute: must be 0, or at least 0.000001"),
+        (
+            "ddp.hook=fp16",
+            "ddp: these keys are DistributedDataParallel's; set sync=ddp, or remove them",
+        ),
+        ("ddp.powersgd_start=1", "ddp.powersgd_start: input should be greater than or equal to 2"),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "values, not 'digits'; did you mean data.name=digits? (from"),

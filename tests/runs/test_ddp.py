@@ -1,14 +1,17 @@
 """`sync: ddp`: PyTorch's own data parallelism inside a run."""
 
 import socket
+from pathlib import Path
 
+import ddp_tasks
 import pytest
 
-from conftest import FAILING_TASKS, back_to, metrics_of, sampled
+from conftest import FAILING_TASKS, back_to, metrics_of, printed, sampled
 from holdfast.errors import JobError, WorkerFailed
 
 pytestmark = pytest.mark.slow
 
+SCRIPT = Path(__file__).parent / "scripts" / "plain_ddp.py"
 PLAIN = {
     "data": {"name": "digits"},
     "model": {"name": "mlp", "hidden": [16]},
@@ -85,3 +88,95 @@ def test_a_port_that_the_job_names_is_bound_to_this_host_only(train):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert train(sync="ddp", workers=2, port=port, epochs=1)["status"] == "finished"
+
+
+TASK = {
+    "task": f"{FAILING_TASKS.with_name('ddp_tasks.py')}:main",
+    "sync": "ddp",
+    "workers": 2,
+    "shards": 2,
+    "batch": 16,
+    "clip_norm": ddp_tasks.CLIP_NORM,
+}
+TOLD = ("limit ", "slot ", "shared ", "weights ")
+
+
+@pytest.fixture
+def trained(train, tmp_path):
+    """Train `ddp_tasks`: `trained(key=value of ddp, …) -> what rank 0 printed, by name`."""
+    count = 0
+
+    def run(uses="always", timeout_s=1800.0, **ddp):
+        nonlocal count
+        count += 1
+        run_dir = tmp_path / f"ddp-{count}"
+        train(run_dir=run_dir, ddp=ddp, params={"uses": uses}, timeout_s=timeout_s, **TASK)
+        lines = (run_dir / "logs" / "rank-0.log").read_text().splitlines()
+        return dict(line.split() for line in lines if line.startswith(TOLD))
+
+    return run
+
+
+def test_hooks_and_unused_parameters_give_the_bits_of_plain_ddp(run, trained, tmp_path):
+    run(SCRIPT)
+    lines = printed(tmp_path).splitlines()
+    plain = dict(line.split()[1:] for line in lines if line.startswith("weights "))
+    assert len(set(plain.values())) == len(plain), "every hook changes the weights"
+    assert trained()["weights"] == plain["none"]
+    assert trained(hook="fp16")["weights"] == plain["fp16"]
+    low_rank = trained(hook="powersgd", powersgd_rank=2, powersgd_start=2)
+    assert low_rank["weights"] == plain["powersgd"]
+    unused = trained(uses="sometimes", find_unused_parameters=True)
+    assert unused["weights"] == plain["unused"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    sampled(
+        [
+            {"gradient_as_bucket_view": True},
+            {"bucket_cap_mb": 0.001},
+            {"static_graph": True},
+            {"find_unused_parameters": True},
+            {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02, "static_graph": True},
+        ],
+        4,
+    ),
+    ids=str,
+)
+def test_other_keys_of_ddp_change_no_bit(trained, keys):
+    found = trained(**keys, timeout_s=77.0)
+    assert found["limit"] == "77.0"
+    gradient_bytes = 4 * 3 * ddp_tasks.WIDTH * ddp_tasks.WIDTH
+    assert int(found["slot"]) < gradient_bytes / 2, "no slot holds a gradient"
+    # What waits to be written is the state: weights and momentum, twice.
+    assert int(found["shared"]) < 2 * 2 * gradient_bytes * 1.5, "memory for gradients is asked for"
+    assert found["weights"] == trained()["weights"]
+
+
+@pytest.mark.parametrize(
+    ("uses", "keys", "message"),
+    sampled(
+        [
+            ("later", {}, "the loss of step 1 does not depend on third.weight.*set ddp.find_un"),
+            ("first", {"static_graph": True}, "the loss of step 3 .*and ddp.static_graph=false"),
+            ("later", {"static_graph": True}, "one parameter is unused in first iteration"),
+            ("always", {"hook": "bf16"}, "ddp.hook=bf16: BF16 all reduce .*; choose another"),
+        ],
+        0,
+        3,
+    ),
+)
+def test_what_ddp_cannot_do_ends_in_a_sentence(trained, uses, keys, message):
+    with pytest.raises((JobError, WorkerFailed), match=message):
+        trained(uses=uses, **keys)
+
+
+@pytest.mark.parametrize(
+    "keys", sampled([{"static_graph": True}, {"find_unused_parameters": True}], 1), ids=str
+)
+def test_a_worker_without_samples_takes_part_where_ddp_follows_the_graph(train, tmp_path, keys):
+    jobs = PLAIN | {"epochs": 1, "workers": 3, "shards_per_worker": [5, 0, 3]}
+    train(run_dir=tmp_path / "tree", **jobs)
+    train(run_dir=tmp_path / "ddp", sync="ddp", ddp=keys, **jobs)
+    assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "tree"), rel=1e-4)

@@ -178,6 +178,26 @@ class LoaderSettings(Spec):
     """Copy samples to page-locked memory, for faster transfer to a GPU; no effect without CUDA."""
 
 
+class DdpSettings(Spec):
+    """Options of DistributedDataParallel, with its names and defaults; for `sync: ddp`."""
+
+    find_unused_parameters: bool = False
+    """Whether the loss may depend on some of the parameters only; costs a pass over its graph."""
+    bucket_cap_mb: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    """Size of a bucket of gradients that are summed together, MiB. By default 25, the first 1."""
+    gradient_as_bucket_view: bool = False
+    """Whether gradients stay in the buckets, which saves a copy of them."""
+    static_graph: bool = False
+    """Whether each step uses the same parameters in the same way."""
+    hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """How gradients are compressed for the exchange: not, rounded to 16 bits, or to matrices of low
+    rank. PowerSGD starts again when a run is resumed or its workers restart."""
+    powersgd_rank: Count = 1
+    """Rank of PowerSGD's matrices."""
+    powersgd_start: Annotated[int, Field(ge=2)] = 1000
+    """Steps before PowerSGD begins."""
+
+
 class Verify(Spec):
     """Checks during the run, in addition to those that are always on."""
 

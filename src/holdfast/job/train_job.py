@@ -35,6 +35,7 @@ from holdfast.job.settings import (
     BackupSettings,
     CheckpointSettings,
     Constant,
+    DdpSettings,
     Evaluation,
     InitFrom,
     LoaderSettings,
@@ -118,6 +119,7 @@ class TrainRequest(RunKeys):
     `alone` for one worker on a GPU."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
+    ddp: DdpSettings = DdpSettings()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs if there are any."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -178,6 +180,15 @@ class TrainRequest(RunKeys):
     def _portable_needs_the_tree(cls, chosen: str, keys: ValidationInfo) -> str:
         if chosen == "ddp" and keys.data.get("numerics") == "portable":
             raise ValueError("ddp does not support numerics=portable; set sync=tree")
+        return chosen
+
+    @field_validator("ddp")
+    @classmethod
+    def _ddp_keys_need_ddp(cls, chosen: DdpSettings, keys: ValidationInfo) -> DdpSettings:
+        if chosen != DdpSettings() and keys.data.get("sync") == "tree":
+            raise ValueError(
+                "these keys are DistributedDataParallel's; set sync=ddp, or remove them"
+            )
         return chosen
 
     @field_validator("balance")

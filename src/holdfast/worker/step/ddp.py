@@ -14,11 +14,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Phase, Word, float_of, word_of
@@ -29,6 +31,7 @@ from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
+from holdfast.job.settings import DdpSettings
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import meet
@@ -51,6 +54,9 @@ from holdfast.worker.step.shard_work import (
     unscaled_gradients,
 )
 from holdfast.worker.step.stepper import StepContext, Work
+
+_MAX_TIMEOUT_S: Final = 10**8
+"""Longest time that collectives wait, three years: gloo counts milliseconds in 64 bits."""
 
 
 class DdpModel(nn.Module):
@@ -110,15 +116,22 @@ class DdpStepper:
             store=meet(group, worker.agent, job.network, job.port).connect(),
             rank=group.rank,
             world_size=len(group.members),
+            timeout=timedelta(seconds=min(job.timeout_s, _MAX_TIMEOUT_S)),
         )
-        model.wrap(
-            DistributedDataParallel(
-                replica.model,
-                device_ids=[device.index] if device.type == "cuda" else None,
-                broadcast_buffers=False,  # they are averaged at the end of the step
-                init_sync=not replica.bases,  # it would write to frozen weights
-            )
+        self._ddp = keys = job.ddp
+        wrapper = DistributedDataParallel(
+            replica.model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            broadcast_buffers=False,  # they are averaged at the end of the step
+            init_sync=not replica.bases,  # it would write to frozen weights
+            find_unused_parameters=keys.find_unused_parameters,
+            bucket_cap_mb=keys.bucket_cap_mb,
+            gradient_as_bucket_view=keys.gradient_as_bucket_view,
+            static_graph=keys.static_graph,
         )
+        _register_hook(wrapper, keys)
+        model.wrap(wrapper)
+        self._unused: set[str] | None = None if keys.static_graph else set()
         self.buffers = Buffers(replica, sections.slot_layout)
         self.buffers.begin()
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
@@ -192,7 +205,10 @@ class DdpStepper:
         factor = scale * weight * len(self._group.members) / total
         before = self._status.enter(Phase.BACKWARD)
         scaled = loss * factor
-        if not weight:  # 0 x NaN is not 0, and the others wait for a gradient of every parameter
+        # 0 x NaN is not 0, and the others wait for a gradient of every parameter. DDP follows the
+        # graph from the model's outputs to know which are used: then the zero must pass there.
+        follows_graph = self._ddp.static_graph or self._ddp.find_unused_parameters
+        if not weight and not follows_graph:
             trained = (p for p in self._parameters if p.requires_grad)
             scaled = torch.stack([(p * 0).sum().real.to(loss) for p in trained]).sum()
         try:
@@ -201,6 +217,7 @@ class DdpStepper:
             if is_connection_error(error):
                 await_abort(self._group)
             raise
+        self._check_unused(step)
         self._gradients = unscaled_gradients(self._parameters, scale)
         self._shown.show(self._gradients)
         self._status.enter(before)
@@ -260,6 +277,21 @@ class DdpStepper:
         """Never called: after a failure, all workers are started again."""
         raise AssertionError(f"step {step + 1} cannot be completed with sync=ddp")
 
+    def _check_unused(self, step: int) -> None:
+        """Raises: JobError: A parameter has no gradient, so DDP has not reduced its bucket."""
+        if self._ddp.find_unused_parameters:
+            return
+        parameters = self._replica.parameters.items()
+        unused = [name for name, p in parameters if p.requires_grad and p.grad is None]
+        if self._unused is None:  # a static graph is that of the first step
+            self._unused = set(unused)
+        if missing := [name for name in unused if name not in self._unused]:
+            also = " and ddp.static_graph=false" if self._ddp.static_graph else ""
+            raise JobError(
+                f"the loss of step {step + 1} does not depend on {missing[0]}, whose gradient "
+                f"DistributedDataParallel waits for; set ddp.find_unused_parameters=true{also}"
+            )
+
     def _checked_norm(self, step: int, scale: int) -> float:
         gradients = {
             name: parameter.grad
@@ -275,3 +307,23 @@ class DdpStepper:
         elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self._replica.parameters.values(), self._clip_norm, norm)
         return float(norm)
+
+
+def _register_hook(wrapper: DistributedDataParallel, keys: DdpSettings) -> None:
+    """Have gradients compressed as the job says.
+
+    Raises:
+        JobError: PyTorch cannot do so here.
+    """
+    if keys.hook == "none":
+        return
+    low_rank = powerSGD_hook.PowerSGDState(None, keys.powersgd_rank, keys.powersgd_start)
+    hooks: dict[str, tuple[object, Callable[..., Any]]] = {
+        "fp16": (None, default_hooks.fp16_compress_hook),
+        "bf16": (None, default_hooks.bf16_compress_hook),
+        "powersgd": (low_rank, powerSGD_hook.powerSGD_hook),
+    }
+    try:
+        wrapper.register_comm_hook(*hooks[keys.hook])
+    except TypeError as error:
+        raise JobError(f"ddp.hook={keys.hook}: {error}; choose another one") from None

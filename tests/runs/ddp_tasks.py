@@ -1,0 +1,93 @@
+"""A model that `sync: ddp` and plain DistributedDataParallel train alike.
+
+The model, its initial weights and its inputs follow from constants, so that a script that knows
+nothing of a job gets the same bits.
+"""
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+STEPS = 6
+CLIP_NORM = 0.5
+WIDTH = 64
+"""Of matrices that PowerSGD finds worth a compression."""
+
+
+class Branches(nn.Module):
+    """Two layers in a row, and a third that only some calls use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.third = nn.Linear(WIDTH, WIDTH)
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for each in self.parameters():
+                each.copy_(torch.randn(each.shape, generator=generator) / 8)
+
+    def forward(self, x, with_third):
+        x = self.second(torch.tanh(self.first(x)))
+        return self.third(torch.tanh(x)) if with_third else x
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+
+
+def loss_of(model, step, rank, with_third):
+    """The loss of a worker's part of a step."""
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+    return F.mse_loss(model(x, with_third), x.roll(1, 1))
+
+
+def uses_third(uses, step):
+    """True if the loss of a step depends on the third layer: always, or from time to time."""
+    return {"always": True, "sometimes": step % 2 == 0, "later": step > 1, "first": step < 2}[uses]
+
+
+def halve(parameters):
+    """Change gradients, as functions of user code do before an update."""
+    for each in parameters:
+        if each.grad is not None:
+            each.grad.mul_(0.5)
+
+
+def sha256(model):
+    """A digest of the weights, by which two programs are compared."""
+    weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+    return hashlib.sha256(weights).hexdigest()
+
+
+class Numbers:
+    """Samples of which only the number counts: eight for each of two workers in a step."""
+
+    fingerprint = "numbers"
+
+    def __len__(self):
+        return 16 * STEPS
+
+    def batch(self, indices, generator):
+        return (torch.as_tensor(indices),)
+
+
+def main(session):
+    """Trains `Branches`; prints the limit of the process group, the bytes of a slot and of all that
+    the run needs in shared memory, and the digest of the weights.
+    """
+    model, _ = session.attach(Branches, sgd)
+    session.on_gradients(lambda: halve(model.parameters()))
+    uses = session.job.params.get("uses", "always")
+    for shard in session.shards(Numbers(), epochs=1):
+        rank = session._member.group.rank
+        session.backward(loss_of(model, shard.step, rank, uses_third(uses, shard.step)))
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    print("limit", group.options._timeout.total_seconds())
+    sections = session._member.models.sections
+    print("slot", sections.slot_bytes)
+    print("shared", sections.used_bytes(session.job.workers))
+    print("weights", sha256(model.module))
