@@ -114,6 +114,11 @@ class Driver:
     def __init__(self) -> None:
         self._count = _known(_opened_count) or 0
 
+    @property
+    def version(self) -> str:
+        """Its version, such as `580.65.06`; empty if there is none."""
+        return str(_known(pynvml.nvmlSystemGetDriverVersion) or "")
+
     def gpus(self) -> list[DriverGpu]:
         """The GPUs that answer; none if there is no driver, or it does not work."""
         found = (_known(partial(_gpu, number)) for number in range(self._count))

@@ -86,9 +86,18 @@ def limits(results: Results) -> list[tuple[Sentence, str]]:
     slow = [row for row in results.rows("emulate", measure="emulated") if row["hosts"] > 1]
     if slow:
         found.append((say("Several hosts share the cores of one machine here."), "scaling"))
+    found += _gpu(results)
     if not any(each.conditions.gpus for each in results.by_name.values()):
         found.append((say("Nothing in this report ran on a GPU."), ""))
     return found
+
+
+def _gpu(results: Results) -> Iterator[tuple[Sentence, str]]:
+    rows = [row for row in results.rows("gpu") if row["way"].startswith("holdfast")]
+    if rows and results.by_name["gpu"].conditions.gpus:
+        worst = min(rows, key=lambda row: float(row["of_plain"]))
+        text = f"One worker on a GPU: {{ratio}} as fast as a plain loop with {worst['load']}."
+        yield say(text, ratio=number("gpu", worst["of_plain"], form="{:.2f} ×")), ""
 
 
 def _recovery(results: Results) -> Iterator[Bullet]:

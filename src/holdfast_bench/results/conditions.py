@@ -30,7 +30,7 @@ class Conditions(BaseModel):
         memory_bytes: Memory of the host, or of its control group.
         gpus: Names of the GPUs.
         system: Operating system and kernel.
-        versions: Of Python and of packages, by name.
+        versions: Of Python, of packages and of NVIDIA's driver, by name.
         load_before, load_after: The load average of the minute before the start and the end.
     """
 
@@ -74,6 +74,8 @@ class Stopwatch:
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
+    if driver := Driver().version:
+        found["driver"] = driver
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

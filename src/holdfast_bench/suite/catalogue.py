@@ -84,6 +84,13 @@ BENCHMARKS: Final = (
         peers=True,
     ),
     Benchmark(
+        name="gpu",
+        text="One worker on a GPU, compared with a plain loop.",
+        quick={"rounds": "1", "steps": "8"},
+        keys=("load", "way"),
+        measured={"of_plain": "higher", "step_ms": "lower", "host_ms": "lower"},
+    ),
+    Benchmark(
         name="restart",
         text="Restart time of a DDP job, compared with torchrun.",
         quick={"rounds": "2"},

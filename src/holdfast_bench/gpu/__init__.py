@@ -1,0 +1,1 @@
+"""One worker on a GPU compared with the loop that people write without holdfast."""
