@@ -108,7 +108,7 @@ def table() -> list[tuple[str, float, float]]:
     return [
         ("lines of the product", sum(sizes.values()), 72_550),
         ("  of these in no process of a run", outside, 22_000),
-        ("lines of the benchmarks", benchmarks, 15_400),
+        ("lines of the benchmarks", benchmarks, 15_550),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 190),
         ("most lines of a module", max(sizes.values()), 500),

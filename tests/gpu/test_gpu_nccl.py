@@ -1,4 +1,6 @@
-"""Jobs with `sync: ddp` reduce with NCCL where each worker has a GPU of its own."""
+"""Section 8: NCCL, where each worker of `sync: ddp` has a GPU of its own; scores of GPUs."""
+
+import json
 
 import pytest
 import torch
@@ -28,3 +30,14 @@ def test_nccl_is_set_up_and_set_up_again_after_a_kill(train, tmp_path, workers):
     assert result["weights_sha256"] == reference["weights_sha256"]
     logs = "".join(path.read_text() for path in (run_dir / "logs").iterdir())
     assert "NCCL version" in logs, "NCCL was not used"
+
+
+def test_ddp_trains_on_a_shared_gpu(train):
+    assert train(workers=2, **DDP)["steps"] == 24
+
+
+def test_a_gpu_scores_far_more_than_its_host(command_line):
+    _, output, _ = command_line("profile", "--json")
+    (host,) = json.loads(output)["hosts"].values()
+    scores = {device["kind"]: device["score"] for device in host["devices"]}
+    assert scores["gpu"] > 3 * scores["cpu"]

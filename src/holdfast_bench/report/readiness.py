@@ -35,7 +35,7 @@ ASPECTS: Final = (
     Aspect("Frozen weights once a host", "proven", "tests/runs/test_frozen_weights.py"),
     Aspect("Several hosts, a lost host", "emulated", "tests/runs/test_namespaces.py"),
     Aspect("Scaling to 16 hosts", "emulated", "tests/bench/test_emulate.py"),
-    Aspect("One GPU, shared by workers", "proven", "tests/gpu/test_gpu_runs.py"),
+    Aspect("One GPU, shared by workers", "proven", "tests/gpu/test_gpu_weights.py"),
     Aspect("Several GPUs, NCCL", "not yet proven", "no run of tests/gpu/run on several GPUs"),
     Aspect("Mistral-7B on a GPU", "not yet proven", "no run of tests/gpu/run with this model"),
 )
