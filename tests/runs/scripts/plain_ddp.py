@@ -22,7 +22,7 @@ def train(uses, hook=None, state=None, **keys):
     optimizer = ddp_tasks.sgd(model.parameters())
     for step in range(ddp_tasks.STEPS):
         optimizer.zero_grad()
-        with_third = ddp_tasks.uses_third(uses, step)
+        with_third = ddp_tasks.uses_third(uses, step, dist.get_rank())
         ddp_tasks.loss_of(wrapper, step, dist.get_rank(), with_third).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), ddp_tasks.CLIP_NORM)
         ddp_tasks.halve(model.parameters())
@@ -38,6 +38,7 @@ digests = {
     "fp16": train("always", default_hooks.fp16_compress_hook),
     "powersgd": train("always", powerSGD_hook.powerSGD_hook, low_rank),
     "unused": train("sometimes", find_unused_parameters=True),
+    "alone": train("alone", find_unused_parameters=True, gradient_as_bucket_view=True),
 }
 if dist.get_rank() == 0:
     for name, digest in digests.items():
