@@ -36,6 +36,8 @@ from holdfast_bench.trial import train
 LARGE: Final = ("gpt2", "resnet50")
 SMALL: Final = ("gpt2-small", "resnet50-small")
 TINY: Final = ("gpt2-tiny", "resnet50-tiny")
+BASE: Final = "plain, deterministic"
+OURS: Final = "holdfast"
 TASK: Final = "holdfast_bench.gpu.task"
 SHARDS: Final = 8
 """Shards of a step, where a load is also measured with several; those of `SMALL` are not."""
@@ -113,14 +115,12 @@ def holdfast(setup: Setup, forks: ForkServer) -> Reading:
 
 def rows_of(setup: Setup, rounds: int, forks: ForkServer) -> list[dict[str, Any]]:
     """Measure every loop in each round; returns a row for each."""
-    of = f", {setup.shards} micro-batches" if setup.shards > 1 else ""
-    base = f"plain, deterministic{of}"
-    ours = f"holdfast, {setup.shards} shard{'s' * (setup.shards > 1)}"
     ways = {
-        f"plain{of}": partial(plain, setup, deterministic=False),
-        base: partial(plain, setup, deterministic=True),
-        ours: partial(holdfast, setup, forks),
+        BASE: partial(plain, setup, deterministic=True),
+        OURS: partial(holdfast, setup, forks),
     }
+    if setup.shards == 1:
+        ways = {"plain": partial(plain, setup, deterministic=False), **ways}
     readings = in_rounds(ways, rounds, f"gpu, {setup.load}", alternates=True)
     on_gpu = setup.device.type == "cuda"
     clock = "step_ms" if on_gpu else "host_ms"
@@ -128,7 +128,7 @@ def rows_of(setup: Setup, rounds: int, forks: ForkServer) -> list[dict[str, Any]
     rows = []
     for way, found in readings.items():
         row: dict[str, Any] = {"load": setup.load, "way": way, "shards": setup.shards}
-        row["of_plain"] = ratio(speeds[way], speeds[base])
+        row["of_plain"] = ratio(speeds[way], speeds[BASE])
         if on_gpu:
             row |= {key: spread([each[key] for each in found], 2) for key in ("step_ms", "host_ms")}
             row["peak_mb"] = round(max(each["peak_mb"] for each in found))
@@ -171,7 +171,7 @@ def run(options: argparse.Namespace) -> Measured:
     loads = options.loads or ((*LARGE, *SMALL) if device.type == "cuda" else TINY)
     precision = "bf16" if device.type == "cuda" else "fp32"
     make = partial(Setup, device=device, precision=precision)
-    few = max(2, options.steps // 4)
+    few = max(2, options.steps // 6)
     setups = [make(load=load, shards=1, steps=options.steps) for load in loads]
     setups += [make(load=each, shards=SHARDS, steps=few) for each in loads if each not in SMALL]
     rows = list[dict[str, Any]]()

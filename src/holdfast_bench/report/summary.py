@@ -93,7 +93,7 @@ def limits(results: Results) -> list[tuple[Sentence, str]]:
 
 
 def _gpu(results: Results) -> Iterator[tuple[Sentence, str]]:
-    rows = [row for row in results.rows("gpu") if row["way"].startswith("holdfast")]
+    rows = results.rows("gpu", way="holdfast")
     if rows and results.by_name["gpu"].conditions.gpus:
         worst = min(rows, key=lambda row: float(row["of_plain"]))
         text = f"One worker on a GPU: {{ratio}} as fast as a plain loop with {worst['load']}."

@@ -87,7 +87,7 @@ BENCHMARKS: Final = (
         name="gpu",
         text="One worker on a GPU, compared with a plain loop.",
         quick={"rounds": "1", "steps": "8"},
-        keys=("load", "way"),
+        keys=("load", "shards", "way"),
         measured={"of_plain": "higher", "step_ms": "lower", "host_ms": "lower"},
     ),
     Benchmark(
