@@ -4,23 +4,18 @@ import pytest
 from checked_device import DEVICE, ON_GPU, on_cpu
 
 from conftest import back_to
-from holdfast.job.train_job import TrainRequest
 
 pytestmark = pytest.mark.slow
 
 JOB = {"device": DEVICE, "epochs": 1, "clip_norm": None}
-EXCHANGES = ("alone", "arena") if "exchange" in TrainRequest.model_fields else ()
-"""Values of the key `exchange` that a product without it does not have."""
 IMMEDIATE = {"non_finite": "recompute"}
 """With it a step waits for its result before it changes anything."""
 
 
 def ways(shards):
     """Ways to compute the steps of a job of some shards: numbers of workers, and other keys."""
-    found = [(1, {}), (1, IMMEDIATE), *((1, {"exchange": each}) for each in EXCHANGES)]
-    if shards > 1:
-        found += [(2, {}), *((2, {"exchange": each}) for each in EXCHANGES if each != "alone")]
-    return found
+    alone = [(1, {"exchange": each}) for each in ("auto", "alone", "arena")]
+    return [*alone, (1, IMMEDIATE), *([(2, {})] if shards > 1 else [])]
 
 
 @pytest.mark.parametrize(

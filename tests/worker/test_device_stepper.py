@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from one_worker import SHARDS, finish, loss_of, model_of, replica_of, stepper_of
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.errors import NonFiniteError
 from holdfast.worker.step.norms import norm_of_norms
 from holdfast.worker.step.verdict import PinnedReadback
+from waits import NoWait
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
@@ -17,17 +17,6 @@ OPTIMIZERS = {
     "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, fused=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True),
 }
-
-
-class NoWait(TorchDispatchMode):
-    """Refuses the operators that would wait for a GPU."""
-
-    refused = ("_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "unique")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name.removeprefix("aten::")
-        assert name not in self.refused, f"{name} waits for the device"
-        return func(*args, **kwargs or {})
 
 
 class LateReadback:

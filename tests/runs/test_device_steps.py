@@ -1,0 +1,65 @@
+"""Runs whose gradients stay on the device of a lone worker: the weights of any other run."""
+
+from pathlib import Path
+
+import pytest
+from device_tasks import BAD_STEP
+
+from holdfast.errors import NonFiniteError
+from holdfast.rundir import json_lines
+
+pytestmark = pytest.mark.slow
+
+JOB = {
+    "task": f"{Path(__file__).with_name('device_tasks.py')}:main",
+    "batch": 24,
+    "shards": 3,
+    "workers": 1,
+    "epochs": 1,
+    "clip_norm": 0.3,
+    "checkpoint": {"every_steps": 2},
+}
+
+
+def lines_of(run_dir):
+    """What the metrics say of each step, apart from times."""
+    keys = ("step", "loss", "norm", "lr", "samples", "logged", "skipped")
+    lines = json_lines.read(run_dir / "metrics.jsonl")
+    return [{key: line.get(key) for key in keys} for line in lines if "loss" in line]
+
+
+def test_a_built_in_task_gets_the_same_weights_and_metrics(train, tmp_path):
+    found = [
+        train(run_dir=tmp_path / each, workers=1, shards=3, device="cpu", exchange=each)
+        for each in ("alone", "arena")
+    ]
+    assert found[0]["weights_sha256"] == found[1]["weights_sha256"]
+    assert lines_of(tmp_path / "alone") == lines_of(tmp_path / "arena") != []
+
+
+@pytest.mark.parametrize("reads_loss", [False, True])
+def test_a_bad_step_that_is_known_later_is_skipped(train, tmp_path, reads_loss):
+    ways = {"alone": True, "arena": False}
+    found = [
+        train(
+            run_dir=tmp_path / each,
+            exchange=each,
+            params={"acts_as_gpu": as_gpu, "reads_loss": reads_loss},
+            non_finite="skip",
+            **JOB,
+        )
+        for each, as_gpu in ways.items()
+    ]
+    assert found[0]["weights_sha256"] == found[1]["weights_sha256"]
+    assert lines_of(tmp_path / "alone") == lines_of(tmp_path / "arena")
+    assert [line["skipped"] for line in lines_of(tmp_path / "alone")].index(True) == BAD_STEP
+
+
+def test_a_run_stops_at_a_bad_step_before_anything_builds_on_it(train, tmp_path):
+    run_dir = tmp_path / "run"
+    params = {"acts_as_gpu": True, "reads_loss": False}
+    with pytest.raises(NonFiniteError, match=rf"in step {BAD_STEP + 1} is not finite"):
+        train(run_dir=run_dir, exchange="alone", params=params, **JOB)
+    assert [line["step"] for line in lines_of(run_dir)] == list(range(1, BAD_STEP + 1))
+    names = sorted(each.name for each in (run_dir / "checkpoints").glob("step-*"))
+    assert names[-1].endswith(f"{BAD_STEP}")
