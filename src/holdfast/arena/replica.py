@@ -32,6 +32,9 @@ MODEL: Final = "model."
 KEPT: Final = "kept."
 _COUNT_OF_WRITES: Final = attrgetter("_version")
 
+StateTensors = Sequence[tuple[str, dict[str, Any], str]]
+"""The tensors that optimizers keep: the name of each, and the dictionary and key that hold it."""
+
 T = TypeVar("T")
 
 
@@ -182,6 +185,7 @@ class Replica:
             flat.zero_()
         self.kept_parameters = trained.kept_parameters()
         self._moved = {MODEL + n: p for n, p in self.parameters.items()} | self.kept_parameters
+        self._addresses = [self._views[name].data_ptr() for name in self._moved]
         self.buffers = {name: self._views[MODEL + name] for name in self.model_buffers}
         kept_buffers = trained.kept_buffers()
         own = {id(buffer): name for name, buffer in kept_buffers.items()}
@@ -193,7 +197,7 @@ class Replica:
             if id(buffer) in own
         ]
         self._state_changes = optimizer_state.StateChanges(self.optimizers)
-        self._known_state: list[tuple[str, dict[str, Any], str]] = []
+        self._known_state: StateTensors = []
         self._captured_state: object = None
         self._watched_state: object = None
         self._watched: dict[str, torch.Tensor] = {}
@@ -222,7 +226,7 @@ class Replica:
             module._buffers[key] = home(name, buffer)
         # State that optimizers create when they are built; the rest is created in their first step,
         # and bound by `capture_optimizers`.
-        for name, state, key in self._state_tensors():
+        for name, state, key in self.state_tensors():
             state[key] = home(name, state[key])
 
     def step_optimizers(self) -> None:
@@ -253,17 +257,21 @@ class Replica:
         Raises:
             JobError: One has changed its shape.
         """
+        if self._addresses != [*map(torch.Tensor.data_ptr, self._moved.values())]:
+            self._capture_parameters()
+        for module, key, name in self._kept_places:
+            buffer = module._buffers[key]
+            home = self._views[name]
+            if buffer is not home:
+                module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
+
+    def _capture_parameters(self) -> None:
         for name, parameter in self._moved.items():
             home = self._views[name]
             # User code has assigned to `.data`, or moved the module: the values count, the memory
             # does not.
             if parameter.data_ptr() != home.data_ptr():
                 parameter.data = home.copy_(_of_shape(name, parameter.data, home))
-        for module, key, name in self._kept_places:
-            buffer = module._buffers[key]
-            home = self._views[name]
-            if buffer is not home:
-                module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 
     def capture_optimizers(self) -> None:
         """Copy state that an optimizer has bound to other memory, and bind it to the replica again.
@@ -271,7 +279,7 @@ class Replica:
         Raises:
             JobError: An optimizer keeps state that its first step did not create.
         """
-        tensors = self._state_tensors()
+        tensors = self.state_tensors()
         if tensors is self._captured_state:
             return
         for name, state, key in tensors:
@@ -286,7 +294,7 @@ class Replica:
                 )
             home.copy_(value)
             state[key] = home
-        self._captured_state = self._state_tensors()
+        self._captured_state = self.state_tensors()
 
     def release(self) -> None:
         """Bind the model and kept modules to memory that is not part of the state.
@@ -298,9 +306,26 @@ class Replica:
         for module, key, name in self._kept_places:
             module._buffers[key] = self._views[name].clone()
 
-    def writes(self) -> Writes:
-        """Writes to the tensors of this replica so far."""
-        state = self._state_tensors()
+    def state_tensors(self) -> StateTensors:
+        """The tensors that optimizers keep for parameters; the same list as before, unless an
+        optimizer keeps another object since.
+        """
+        if self._state_changes.found():
+            self._known_state = [
+                (name, values, key)
+                for optimizer in self.optimizers
+                for name, values, key in optimizer_state.entries_of(optimizer, self._names)
+                if isinstance(values[key], torch.Tensor)
+            ]
+        return self._known_state
+
+    def writes(self, state: StateTensors | None = None) -> Writes:
+        """Writes to the tensors of this replica so far.
+
+        Args:
+            state: Its `state_tensors`, where they are known.
+        """
+        state = self.state_tensors() if state is None else state
         if state is not self._watched_state:
             self._watched_state = state
             self._watched = {**self._moved, **{name: held[key] for name, held, key in state}}
@@ -318,7 +343,7 @@ class Replica:
     @property
     def uninitialized(self) -> frozenset[str]:
         """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
-        return self._state_names.difference(name for name, _, _ in self._state_tensors())
+        return self._state_names.difference([name for name, _, _ in self._known_state])
 
     def restored(self, uninitialized: frozenset[str]) -> None:
         """Give the optimizers their state, which was written into `flat`, except what is
@@ -341,19 +366,7 @@ class Replica:
                     prefix = optimizer_state.name_of(self._names[parameter], "", path)
                     if prefix in keys:
                         state[parameter] = {key: self._views[prefix + key] for key in keys[prefix]}
-
-    def _state_tensors(self) -> Sequence[tuple[str, dict[str, Any], str]]:
-        """The tensors that optimizers keep for parameters: the name, and the dictionary and key.
-        The same list as before, unless one of them is another object now.
-        """
-        if self._state_changes.found():
-            self._known_state = [
-                (name, values, key)
-                for optimizer in self.optimizers
-                for name, values, key in optimizer_state.entries_of(optimizer, self._names)
-                if isinstance(values[key], torch.Tensor)
-            ]
-        return self._known_state
+        self.state_tensors()
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.

@@ -187,11 +187,7 @@ class Progress:
         self.evaluations.calls = calls
 
     def to_json(self) -> dict[str, Any]:
-        """Fields as JSON values, for a worker that continues from here; they are not copied.
-
-        Raises:
-            JobError: `session.state` holds what JSON cannot.
-        """
+        """Fields as JSON values, for a worker that continues from here; they are not copied."""
         parts = {
             "loss_scale": self.loss_scale and asdict(self.loss_scale),
             "evaluations": self.evaluations.to_json(),

@@ -117,10 +117,12 @@ class WorkerState:
         # In this order: buffers and modules into the replica, then what is kept apart from tensors.
         self._buffers.commit()
         self._replica.capture_modules()
-        user.commit(self._user_state.capture())
+        before = user.digest
+        state = self._replica.state_tensors()
+        user.commit(self._user_state.capture(state))
         # Every later write, until the next commit, is a change within the loop.
-        self._writes = self._replica.writes()
-        size = len(json.dumps(user.committed))
+        self._writes = self._replica.writes(state)
+        size = 0 if user.digest == before else len(json.dumps(user.committed))
         most = MAILBOX_BYTES // 2
         if size > most:
             largest = max(user.committed.items(), key=lambda item: len(json.dumps(item)))[0]
@@ -211,8 +213,9 @@ class WorkerState:
         """Name of what has changed since the newest commit; empty if nothing has."""
         user = self._progress.user
         before = user.committed
-        now = {"session.state": user.state, **self._user_state.capture()}
-        writes = self._replica.writes()
+        state = self._replica.state_tensors()
+        now = {"session.state": user.state, **self._user_state.capture(state)}
+        writes = self._replica.writes(state)
         # The usual case costs no search.
         if now == before and (writes == self._writes or writes.by_name() == self._writes.by_name()):
             return ""

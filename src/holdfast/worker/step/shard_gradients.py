@@ -82,7 +82,14 @@ class ShardGradients:
         """
         if self._refused:  # user code has caught the error
             raise _changed(self._refused[0])
-        cleared = {at for at, shown in enumerate(self._shown) if self._is_cleared(at, shown)}
+        cleared = {
+            at
+            for at, (shown, parameter) in enumerate(zip(self._shown, self._all, strict=False))
+            if parameter.grad is not shown or (shown is not None and shown.cleared)
+        }
+        for at in cleared:
+            if self._all[at].grad is not None and self._all[at].grad is not self._shown[at]:
+                raise _changed(list(self._parameters)[at])
         for group in self._groups.values() if cleared else ():
             own = cleared.intersection(group)
             # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
@@ -101,16 +108,10 @@ class ShardGradients:
         for at in range(len(self._made)):
             made = self._made[at]
             # It stands for another gradient next, unless user code or a graph of autograd has it.
-            if made is not None and getrefcount(made) == _OWN and made.is_unshared:
+            if made is not None and getrefcount(made) == _OWN and made._use_count() == 1:
                 del made.held
             else:
                 self._made[at] = None
-
-    def _is_cleared(self, at: int, shown: _StandIn | None) -> bool:
-        gradient = self._all[at].grad
-        if gradient is not None and gradient is not shown:
-            raise _changed(list(self._parameters)[at])
-        return shown is not None and (gradient is None or bool(shown.cleared))
 
 
 def _on_a_copy(method: str) -> Callable[..., Any]:
@@ -133,6 +134,7 @@ class _StandIn(torch.Tensor):
     refused: list[str]
     cleared: bool | None
     kind: tuple[torch.Size, tuple[int, ...], torch.dtype]
+    _use_count: Callable[[], int]
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
     numpy = _on_a_copy("numpy")
@@ -153,11 +155,6 @@ class _StandIn(torch.Tensor):
         made.cleared = cleared
         made.kind = (held.shape, held.stride(), held.dtype)
         return made
-
-    @property
-    def is_unshared(self) -> bool:
-        """True if nothing in C++, such as a graph of autograd, has this tensor."""
-        return self._use_count() == 1  # type: ignore[attr-defined,no-any-return]  # untyped
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's type lacks the class

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from holdfast.arena.json_values import decode, encode
 from holdfast.arena.nested_optimizers import states_of
-from holdfast.arena.optimizer_state import StateChanges
 from holdfast.errors import JobError
 
 
@@ -29,20 +28,25 @@ class OptimizerValues:
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters
-        self._changes = StateChanges(optimizers)
+        self._known: object = None
         self._captured: dict[str, Any] | None = None
         # Their names are tuples, since user code may use any string as a key.
         self._names = {id(parameter): (name,) for name, parameter in parameters.items()}
 
-    def capture(self) -> dict[str, Any]:
+    def capture(self, known: object) -> dict[str, Any]:
         """The values as JSON data, by the state that has them; without states that have none.
+
+        Args:
+            known: Another object whenever an optimizer keeps another one; None if that is not
+                known.
 
         Raises:
             JobError: Some of it cannot be saved.
         """
         # Where there are none, one can only come with another object in a state.
-        if self._changes.found() or self._captured != {}:
+        if known is None or known is not self._known or self._captured != {}:
             self._captured = None
+            self._known = known
             self._captured = self._read()
         return self._captured
 

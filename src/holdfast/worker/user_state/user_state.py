@@ -102,8 +102,11 @@ class UserState:
     def _param_groups(self) -> list[dict[str, Any]]:
         return groups_of(*self._optimizers)
 
-    def capture(self) -> dict[str, Any]:
+    def capture(self, known: object = None) -> dict[str, Any]:
         """The state as JSON data.
+
+        Args:
+            known: Argument of `OptimizerValues.capture`.
 
         Raises:
             JobError: Some of it cannot be saved, or the set of trained parameters has changed.
@@ -116,7 +119,7 @@ class UserState:
                 for at, g in enumerate(groups)
             ],
             "optimizers": [self._attributes_of(each) for each in self._optimizers],
-            "optimizer_values": self._values.capture(),
+            "optimizer_values": self._values.capture(known),
             "kept": {
                 n: encode(_stateful(n, each).state_dict(), n) for n, each in self._kept.items()
             },
