@@ -5,6 +5,7 @@ A card reports only some values; each may be absent.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _THROTTLED_BY: Final = (
     | pynvml.nvmlClocksEventReasonHwThermalSlowdown
     | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
 )
+ASK_EVERY_S: Final = 1.0
 _VIOLATIONS: Final = pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL
 
 T = TypeVar("T")
@@ -74,30 +76,44 @@ class GpuThrottling:
     """Counts the time for which heat or its power limit has slowed down a GPU.
 
     The driver counts it on most cards for servers. On others, the current reasons for a reduced
-    clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU.
+    clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU. The
+    driver is asked once a second: until then, the share of the time that it gave last counts.
 
     Args:
         uuid: UUID of the driver, such as `GPU-…`.
+        clock: Gives the time, seconds.
     """
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._handle = _known(lambda: _opened(uuid))
+        self._clock = clock
+        self._asked_at = clock()
         self._counted = self._violations()
+        self._share = 0.0
 
     def since_last_ns(self, computed_ns: int) -> int:
         """The time since the last call, or since this object was made, nanoseconds.
 
         Args:
-            computed_ns: Time that the GPU has computed meanwhile: all of it counts, or nothing, if
-                the driver only knows whether the GPU is slowed down now.
+            computed_ns: Time that the GPU has computed meanwhile.
+        """
+        now = self._clock()
+        if now - self._asked_at >= ASK_EVERY_S:
+            self._share = self._share_since_last(now - self._asked_at)
+            self._asked_at = now
+        return round(self._share * computed_ns)
+
+    def _share_since_last(self, seconds: float) -> float:
+        """The share of the last `seconds`; all or nothing if the driver only knows whether the GPU
+        is slowed down now.
         """
         before = self._counted
         self._counted = self._violations()
         if self._counted:  # the longer of both, since they may have been at the same time
             rises = [count - before.get(kind, count) for kind, count in self._counted.items()]
-            return max(0, *rises)
+            return min(1.0, max(0, *rises) / (1e9 * seconds))
         is_throttled = self._handle is not None and _reasons(self._handle) & _THROTTLED_BY
-        return computed_ns if is_throttled else 0
+        return 1.0 if is_throttled else 0.0
 
     def _violations(self) -> dict[int, int]:
         """Nanoseconds of each kind since the driver was loaded; without those that it refuses."""
