@@ -19,7 +19,6 @@ _OPAQUE: Final = (nn.Module, torch.Tensor, LRScheduler, type, types.FunctionType
 """Objects that are not searched, as are those of some packages."""
 _PACKAGES: Final = frozenset({"torch", "holdfast", "logging"})
 _OWN: Final = frozenset({"state", "param_groups", "defaults"})
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _COLLECTIONS: Final = frozenset({dict, OrderedDict, list, tuple})
 
 
@@ -77,15 +76,10 @@ def _held(path: str, value: object) -> list[tuple[str, object]]:
             attributes = {
                 key: each
                 for key, each in vars(value).items()
-                if key not in _OWN and not _is_empty(each)
+                if key not in _OWN and (type(each) not in _COLLECTIONS or each)
             }
         case _ if isinstance(value, _OPAQUE) or type(value).__module__.split(".")[0] in _PACKAGES:
             return []
         case _:
             attributes = getattr(value, "__dict__", {})
     return [(f"{path}.{key}".removeprefix("."), each) for key, each in attributes.items()]
-
-
-def _is_empty(value: object) -> bool:
-    """True for what holds nothing, as most attributes of an optimizer: names, switches, hooks."""
-    return type(value) in _PLAIN or (type(value) in _COLLECTIONS and not value)

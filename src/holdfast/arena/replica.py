@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -31,34 +31,12 @@ from holdfast.errors import JobError
 MODEL: Final = "model."
 KEPT: Final = "kept."
 _COUNT_OF_WRITES: Final = attrgetter("_version")
+_ADDRESS: Final = torch.Tensor.data_ptr
 
 StateTensors = Sequence[tuple[str, dict[str, Any], str]]
 """The tensors that optimizers keep: the name of each, and the dictionary and key that hold it."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Writes:
-    """Count of writes to each tensor of a replica, and its address; without the model's buffers.
-
-    Writes are counted by autograd, which does not see those through `.data`.
-    """
-
-    names: list[str]
-    counts: list[int]
-    addresses: list[int]
-
-    def by_name(self) -> dict[str, tuple[int, int]]:
-        """The count and the address of each tensor, whatever their order."""
-        return dict(zip(self.names, zip(self.counts, self.addresses, strict=True), strict=True))
-
-    def since(self, before: Self) -> list[str]:
-        """Names of the tensors that were written to, bound to other memory or added since."""
-        if self == before:  # the usual case
-            return []
-        known = before.by_name()
-        return [name for name, each in self.by_name().items() if each != known.get(name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +176,8 @@ class Replica:
         ]
         self._state_changes = optimizer_state.StateChanges(self.optimizers)
         self._known_state: StateTensors = []
+        self._watched: dict[str, torch.Tensor] = {**self._moved}
         self._captured_state: object = None
-        self._watched_state: object = None
-        self._watched: dict[str, torch.Tensor] = {}
         laid_out = (entry.name for entry in layout.entries)
         self._state_names = frozenset(filter(optimizer_state.is_one, laid_out))
         # From here on the optimizers and the model work on views of `flat`.
@@ -257,21 +234,18 @@ class Replica:
         Raises:
             JobError: One has changed its shape.
         """
-        if self._addresses != [*map(torch.Tensor.data_ptr, self._moved.values())]:
-            self._capture_parameters()
-        for module, key, name in self._kept_places:
-            buffer = module._buffers[key]
-            home = self._views[name]
-            if buffer is not home:
-                module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
-
-    def _capture_parameters(self) -> None:
-        for name, parameter in self._moved.items():
+        at_home = self._addresses == [*map(_ADDRESS, self._moved.values())]
+        for name, parameter in self._moved.items() if not at_home else ():
             home = self._views[name]
             # User code has assigned to `.data`, or moved the module: the values count, the memory
             # does not.
             if parameter.data_ptr() != home.data_ptr():
                 parameter.data = home.copy_(_of_shape(name, parameter.data, home))
+        for module, key, name in self._kept_places:
+            buffer = module._buffers[key]
+            home = self._views[name]
+            if buffer is not home:
+                module._buffers[key] = home.copy_(_of_shape(name, buffer, home))
 
     def capture_optimizers(self) -> None:
         """Copy state that an optimizer has bound to other memory, and bind it to the replica again.
@@ -317,28 +291,24 @@ class Replica:
                 for name, values, key in optimizer_state.entries_of(optimizer, self._names)
                 if isinstance(values[key], torch.Tensor)
             ]
+            self._watched = self._moved | {name: held[key] for name, held, key in self._known_state}
         return self._known_state
 
-    def writes(self, state: StateTensors | None = None) -> Writes:
-        """Writes to the tensors of this replica so far.
+    def writes(self, *, is_known: bool = False) -> dict[str, tuple[int, int]]:
+        """Count of writes to each tensor, and its address, by name; without buffers.
+
+        Writes are counted by autograd, which does not see those through `.data`.
 
         Args:
-            state: Its `state_tensors`, where they are known.
+            is_known: True if `state_tensors` was called for them.
         """
-        state = self.state_tensors() if state is None else state
-        if state is not self._watched_state:
-            self._watched_state = state
-            self._watched = {**self._moved, **{name: held[key] for name, held, key in state}}
-        tensors = dict(self._watched)
-        for module, key, name in self._kept_places:
-            buffer = module._buffers[key]
-            if buffer is not None:
-                tensors[name] = buffer
-        return Writes(
-            list(tensors),
-            list(map(_COUNT_OF_WRITES, tensors.values())),
-            list(map(torch.Tensor.data_ptr, tensors.values())),
-        )
+        if not is_known:
+            self.state_tensors()
+        kept = ((name, module._buffers[key]) for module, key, name in self._kept_places)
+        tensors = self._watched | {name: buffer for name, buffer in kept if buffer is not None}
+        counts = map(_COUNT_OF_WRITES, tensors.values())
+        writes = zip(counts, map(_ADDRESS, tensors.values()), strict=True)
+        return dict(zip(tensors, writes, strict=True))
 
     @property
     def uninitialized(self) -> frozenset[str]:

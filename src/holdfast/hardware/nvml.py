@@ -76,8 +76,8 @@ class GpuThrottling:
     """Counts the time for which heat or its power limit has slowed down a GPU.
 
     The driver counts it on most cards for servers. On others, the current reasons for a reduced
-    clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU. The
-    driver is asked once a second: until then, the share of the time that it gave last counts.
+    clock are looked at. Nothing is counted if there is no driver, or it does not know the GPU. It
+    is asked once a second; in between, the share that it gave last counts.
 
     Args:
         uuid: UUID of the driver, such as `GPU-…`.
@@ -97,23 +97,18 @@ class GpuThrottling:
         Args:
             computed_ns: Time that the GPU has computed meanwhile.
         """
-        now = self._clock()
-        if now - self._asked_at >= ASK_EVERY_S:
-            self._share = self._share_since_last(now - self._asked_at)
-            self._asked_at = now
+        seconds = self._clock() - self._asked_at
+        if seconds >= ASK_EVERY_S:
+            self._asked_at += seconds
+            before = self._counted
+            self._counted = self._violations()
+            # All or nothing, if the driver only knows whether the GPU is slowed down now.
+            is_throttled = self._handle is not None and _reasons(self._handle) & _THROTTLED_BY
+            self._share = 1.0 if is_throttled else 0.0
+            if self._counted:  # the longer of both, since they may have been at the same time
+                rises = [count - before.get(kind, count) for kind, count in self._counted.items()]
+                self._share = min(1.0, max(0, *rises) / (1e9 * seconds))
         return round(self._share * computed_ns)
-
-    def _share_since_last(self, seconds: float) -> float:
-        """The share of the last `seconds`; all or nothing if the driver only knows whether the GPU
-        is slowed down now.
-        """
-        before = self._counted
-        self._counted = self._violations()
-        if self._counted:  # the longer of both, since they may have been at the same time
-            rises = [count - before.get(kind, count) for kind, count in self._counted.items()]
-            return min(1.0, max(0, *rises) / (1e9 * seconds))
-        is_throttled = self._handle is not None and _reasons(self._handle) & _THROTTLED_BY
-        return 1.0 if is_throttled else 0.0
 
     def _violations(self) -> dict[int, int]:
         """Nanoseconds of each kind since the driver was loaded; without those that it refuses."""

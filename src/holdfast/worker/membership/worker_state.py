@@ -91,8 +91,7 @@ class WorkerState:
         self._user_state.check_all_known()
         progress = self._progress
         buffers = self._replica.digest(self._replica.buffer_range)
-        writes = self._replica.writes().by_name()
-        changed = (writes, buffers) != (self._writes.by_name(), self._buffers_digest)
+        changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)
         if progress.step and changed:
             raise JobError(
                 f"the model was modified after step {progress.step} was loaded, so the weights "
@@ -121,7 +120,7 @@ class WorkerState:
         state = self._replica.state_tensors()
         user.commit(self._user_state.capture(state))
         # Every later write, until the next commit, is a change within the loop.
-        self._writes = self._replica.writes(state)
+        self._writes = self._replica.writes(is_known=True)
         size = 0 if user.digest == before else len(json.dumps(user.committed))
         most = MAILBOX_BYTES // 2
         if size > most:
@@ -171,7 +170,8 @@ class WorkerState:
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
-        overwritten = {*self._replica.writes().since(before)}
+        now = self._replica.writes()
+        overwritten = {name for name in now if now[name] != before.get(name)}
         if not overwritten <= set(user.overwritten):
             user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
@@ -215,12 +215,12 @@ class WorkerState:
         before = user.committed
         state = self._replica.state_tensors()
         now = {"session.state": user.state, **self._user_state.capture(state)}
-        writes = self._replica.writes(state)
+        writes = self._replica.writes(is_known=True)
         # The usual case costs no search.
-        if now == before and (writes == self._writes or writes.by_name() == self._writes.by_name()):
+        if now == before and writes == self._writes:
             return ""
-        odd = writes.since(self._writes)
-        return difference(before, now) or next(iter(odd), "the optimizer's state")
+        odd = (name for name in writes if writes[name] != self._writes.get(name))
+        return difference(before, now) or next(odd, "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.

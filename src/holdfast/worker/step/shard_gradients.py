@@ -20,8 +20,8 @@ from holdfast.errors import JobError
 
 _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 """Operators of `zero_grad(set_to_none=False)`."""
-_OWN: Final = 3
-"""References to a stand-in that user code does not hold: of a list, a name and an argument."""
+_OWN: Final = 2
+"""References to a stand-in that user code does not hold: of a name and of an argument."""
 
 
 class ShardGradients:
@@ -36,9 +36,8 @@ class ShardGradients:
         self, parameters: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
     ) -> None:
         self._parameters = parameters
-        self._all = list(parameters.values())
-        self._made: list[_StandIn | None] = [None] * len(parameters)
-        self._shown: list[_StandIn | None] = []
+        self._shown: dict[str, _StandIn] = {}
+        self._spare: dict[str, _StandIn] = {}
         self._refused: list[str] = []
         owners = {
             id(p): at
@@ -46,9 +45,9 @@ class ShardGradients:
             for g in o.param_groups
             for p in g["params"]
         }
-        self._groups: dict[int | None, list[int]] = {}
-        for at, parameter in enumerate(self._all):
-            self._groups.setdefault(owners.get(id(parameter)), []).append(at)
+        self._groups: dict[int | None, list[str]] = {}
+        for name, parameter in parameters.items():
+            self._groups.setdefault(owners.get(id(parameter)), []).append(name)
 
     def check_none(self) -> None:
         """Raises: JobError: A parameter has a gradient that is not from `session.backward`."""
@@ -62,17 +61,17 @@ class ShardGradients:
 
     def show(self, gradients: Iterable[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
-        for at, (name, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
             made = None
             if gradient is not None:
-                made = self._made[at]
-                kind = (gradient.shape, gradient.stride(), gradient.dtype)
-                if made is None or made.kind != kind:
-                    self._made[at] = made = _StandIn(gradient, name, self._refused, cleared=False)
+                # To make one takes longer than all the rest, so they are used again.
+                made = self._spare.pop(name, None)
+                if made is None or made.kind != (gradient.shape, gradient.stride(), gradient.dtype):
+                    made = _StandIn(gradient, name, self._refused, cleared=False)
                 made.held = gradient
                 made.cleared = False
-            self._shown.append(made)
-            self._all[at].grad = made
+                self._shown[name] = made
+            parameter.grad = made
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -82,36 +81,34 @@ class ShardGradients:
         """
         if self._refused:  # user code has caught the error
             raise _changed(self._refused[0])
-        cleared = {
-            at
-            for at, (shown, parameter) in enumerate(zip(self._shown, self._all, strict=False))
-            if parameter.grad is not shown or (shown is not None and shown.cleared)
-        }
-        for at in cleared:
-            if self._all[at].grad is not None and self._all[at].grad is not self._shown[at]:
-                raise _changed(list(self._parameters)[at])
-        for group in self._groups.values() if cleared else ():
-            own = cleared.intersection(group)
+        own = self._parameters.items()
+        touched = any(p.grad is not self._shown.get(name) for name, p in own)
+        touched |= any(shown.cleared for shown in self._shown.values())
+        for group in self._groups.values() if touched else ():
+            cleared = [name for name in group if self._is_cleared(name)]
             # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
-            if own and len(own) < sum(self._shown[at] is not None for at in group):
-                raise _changed(list(self._parameters)[min(own)])
+            if cleared and len(cleared) < sum(name in self._shown for name in group):
+                raise _changed(cleared[0])
         self.forget()
 
     def forget(self) -> None:
         """Leave no gradient in any parameter."""
-        for parameter in self._all:
+        for parameter in self._parameters.values():
             parameter.grad = None
         self._refused.clear()
-        if not self._shown:
-            return
-        self._shown = []
-        for at in range(len(self._made)):
-            made = self._made[at]
-            # It stands for another gradient next, unless user code or a graph of autograd has it.
-            if made is not None and getrefcount(made) == _OWN and made._use_count() == 1:
-                del made.held
-            else:
-                self._made[at] = None
+        while self._shown:
+            name, shown = self._shown.popitem()
+            # What user code or a graph of autograd has keeps its gradient.
+            if getrefcount(shown) == _OWN and shown._use_count() == 1:
+                del shown.held
+                self._spare[name] = shown
+
+    def _is_cleared(self, name: str) -> bool:
+        shown = self._shown.get(name)
+        gradient = self._parameters[name].grad
+        if gradient is not None and gradient is not shown:
+            raise _changed(name)
+        return shown is not None and (gradient is None or bool(shown.cleared))
 
 
 def _on_a_copy(method: str) -> Callable[..., Any]:
