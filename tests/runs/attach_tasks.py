@@ -100,3 +100,18 @@ def plateau(session):
     session.attach(network, groups, schedule=plateau_of)
     for _ in session.shards(DATA, epochs=1):
         pass
+
+
+def without_deterministic_kernel(session):
+    model, _ = session.attach(lambda: nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, lr=0.1))
+    for shard in session.shards(DATA, epochs=1):
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+def other_precision_on_rank_1(session):
+    if session._member.group.rank == 1:
+        torch.set_float32_matmul_precision("medium")
+    model, _ = session.attach(lambda: nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, lr=0.1))
+    for shard in session.shards(DATA, epochs=1):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))

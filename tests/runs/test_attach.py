@@ -59,3 +59,18 @@ def test_random_numbers_before_the_loop_are_the_same_everywhere(train, tmp_path)
 def test_what_cannot_be_trained_is_refused_with_what_to_do(train, task, message):
     with pytest.raises(JobError, match=message):
         train(**own(task))
+
+
+def test_an_operation_without_a_deterministic_kernel_is_refused_unless_numerics_are_fast(train):
+    keys = own("without_deterministic_kernel")
+    with pytest.raises(JobError, match=r"put_ has no deterministic kernel .* numerics=fast") as one:
+        train(**keys)
+    assert "torch.zeros(3).put_" in str(one.value.__cause__)
+    assert train(**keys, numerics="fast")["steps"] == 3
+
+
+def test_ranks_with_unlike_numerics_are_refused_unless_numerics_are_fast(train):
+    keys = own("other_precision_on_rank_1", workers=2)
+    with pytest.raises(JobError, match=r"rank 0 and rank 1 have different numerics: fp32_prec"):
+        train(**keys)
+    assert train(**keys, numerics="fast")["steps"] == 3

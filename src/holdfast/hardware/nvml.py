@@ -154,6 +154,11 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
             pynvml.nvmlShutdown()
 
 
+def driver_version() -> str:
+    """Version of NVIDIA's driver; empty if it does not work."""
+    return _known(_opened_version) or ""
+
+
 def _gpu(number: int) -> DriverGpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     memory = _known(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
@@ -210,6 +215,11 @@ def _opened_count() -> int:
     """Number of GPUs of the driver, which stays open."""
     pynvml.nvmlInit()
     return int(pynvml.nvmlDeviceGetCount())
+
+
+def _opened_version() -> str:
+    pynvml.nvmlInit()
+    return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def _violation_ns(handle: object, kind: int) -> int:

@@ -14,6 +14,7 @@ TAKEN: Final = {
     "MKL_CBWR": "set numerics",
     "MKL_DYNAMIC": "set numerics",
     "CUDA_VISIBLE_DEVICES": "set resources.gpus",
+    "CUBLAS_WORKSPACE_CONFIG": "remove it: it has the same value in all workers",
     "PYTHONHASHSEED": "remove it: it has the same value in all workers",
     "PYTHONPATH": "install the package, or name the file of the task",
     "GLIBC_TUNABLES": "set it in the environment of each host, which is added to",

@@ -41,6 +41,9 @@ _SAME_BITS: Final = {
     # (oneMKL Developer Guide, "Obtaining Numerically Reproducible Results").
     "MKL_CBWR": "AUTO",
     "MKL_DYNAMIC": "FALSE",
+    # cuBLAS may otherwise give a product that runs on another stream a workspace of another size
+    # (cuBLAS documentation, "Results Reproducibility").
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
 _LOOPBACK: Final = {
     # Otherwise gloo and NCCL listen on the interface that the host's name resolves to.

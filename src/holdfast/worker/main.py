@@ -92,7 +92,9 @@ def _numerics(spec: WorkerSpec) -> dict[str, str]:
         return {}
     job = spec.train_job
     on_gpu = job.device != "cpu" and torch.cuda.is_available()
-    return numerics_of(job.numerics, job.model, torch.device("cuda" if on_gpu else "cpu"))
+    gpu = spec.rank % torch.cuda.device_count() if on_gpu else 0
+    device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
+    return numerics_of(job.numerics, job.model, device)
 
 
 def _train(session: Session, run_dir: Path) -> str:

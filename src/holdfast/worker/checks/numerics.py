@@ -6,29 +6,83 @@ such as the number of threads, are not part of the numerics.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import torch
 
+from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import Group, agree
 from holdfast.errors import JobError
+from holdfast.hardware.nvml import driver_version
 from holdfast.job.models import MistralSpec, Model
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 """Environment variables by which libraries choose kernels."""
+_CUBLAS_VARIABLE: Final = "CUBLAS_WORKSPACE_CONFIG"
 _LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
 """Libraries that compute parts of a model with 4-bit weights."""
 
 
-def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dict[str, str]:
-    """Values that the bits of this host's workers depend on, by name.
+class GpuProperties(Protocol):
+    """Properties of a GPU that `torch.cuda.get_device_properties` returns."""
 
-    It is the same for all workers of a host, so that they decide alike.
+    name: str
+    multi_processor_count: int
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """Facts of a GPU and its software that decide its results.
+
+    Attributes:
+        name: Name that its maker gives it, with the profile if it is an instance of MIG.
+        processors: Streaming multiprocessors.
+        capability: CUDA compute capability.
+        driver, cuda, cudnn, cublas: Versions; empty if not known.
+    """
+
+    name: str
+    processors: int
+    capability: str
+    driver: str
+    cuda: str
+    cudnn: str
+    cublas: str
+
+    @classmethod
+    def of(cls, properties: GpuProperties, versions: Mapping[str, str]) -> GpuFacts:
+        """The facts of a GPU with these properties, and versions of its software by name."""
+        return cls(
+            name=properties.name,
+            processors=properties.multi_processor_count,
+            capability=f"{properties.major}.{properties.minor}",
+            **versions,
+        )
+
+    def values(self) -> dict[str, str]:
+        """The values to compare, by name."""
+        return {
+            "gpu": f"{self.name}, {self.processors} SMs, capability {self.capability}",
+            **{name: getattr(self, name) for name in ("driver", "cuda", "cudnn", "cublas")},
+        }
+
+
+def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dict[str, str]:
+    """Values that the bits of a worker depend on, by name.
+
+    They are the same for all workers of a generation, so that they decide alike: `attach` compares
+    them.
 
     Args:
         numerics: The job's; if portable, results of kernels count instead of the CPU model.
@@ -38,12 +92,31 @@ def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dic
     portable = numerics == "portable" and device.type == "cpu"
     return {
         "torch": torch.__version__,
-        "device": _devices() if device.type == "cuda" else device.type,
+        "device": device.type,
+        **(_on_gpu(device) if device.type == "cuda" else {}),
+        "fp32_precision": _fp32_precision(device),
         **(kernel_digests() if portable else {"processor": _processor()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
         **{name: _version(name) for name in _LIBRARIES if isinstance(model, MistralSpec)},
     }
+
+
+def check_alike(group: Group, numerics: Mapping[str, str]) -> None:
+    """Compare the numerics of all members.
+
+    Raises:
+        Aborted: The generation is over.
+        JobError: Two members have different ones.
+    """
+    values = group.barrier(WorkerTag.ATTACH, 0, _digest("\0".join(numerics.values())))
+    if len(set(values)) == 1:
+        return
+    # All members have seen that, so all look for the difference together.
+    advice = "use GPUs and software of one kind, or set numerics=fast"
+    for name, value in numerics.items():
+        problem = f"different numerics: {name} (one has {value}); {advice}"
+        agree(group, WorkerTag.ATTACH, 0, _digest(value), problem)
 
 
 def check_portable() -> None:
@@ -75,9 +148,41 @@ def exactness(sync: str, numerics: str, changed: list[str]) -> str:
     return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"
 
 
-def _devices() -> str:
-    names = {torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())}
-    return f"cuda {', '.join(sorted(names))}"
+def _digest(text: str) -> int:
+    """62 bits that tell two texts apart."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2
+
+
+def _on_gpu(device: torch.device) -> dict[str, str]:
+    versions = {
+        "driver": driver_version(),
+        "cuda": torch.version.cuda or "",
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cublas": _cublas_version(torch.version.cuda or ""),
+    }
+    facts = GpuFacts.of(torch.cuda.get_device_properties(device), versions)
+    return {**facts.values(), _CUBLAS_VARIABLE: os.environ.get(_CUBLAS_VARIABLE, "unset")}
+
+
+def _cublas_version(cuda: str) -> str:
+    """Version of the cuBLAS that torch has loaded; empty if there is none of this name."""
+    try:
+        library = ctypes.CDLL(f"libcublas.so.{cuda.partition('.')[0]}")
+    except OSError:
+        return ""
+    parts = [ctypes.c_int() for _ in range(3)]  # major, minor, patch level
+    for which, part in enumerate(parts):
+        library.cublasGetProperty(which, ctypes.byref(part))
+    return ".".join(str(part.value) for part in parts)
+
+
+def _fp32_precision(device: torch.device) -> str:
+    """Precision of float32 products, by library and operation; user code may change it."""
+    on_gpu = device.type == "cuda"
+    products: Any = torch.backends.cuda if on_gpu else torch.backends.mkldnn
+    layers: Any = torch.backends.cudnn if on_gpu else torch.backends.mkldnn
+    settings = {"matmul": products.matmul, "conv": layers.conv, "rnn": layers.rnn}
+    return ", ".join(f"{name} {each.fp32_precision}" for name, each in settings.items())
 
 
 def _version(name: str) -> str:

@@ -29,6 +29,7 @@ from holdfast.errors import JobError, NoStateError
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
+from holdfast.worker.checks.numerics import check_alike, numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.frozen_weights import Bases
@@ -215,6 +216,8 @@ class AttachedModels:
         # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
+        if not self._job.merges_shards:
+            check_alike(group, numerics_of(self._job.numerics, self._job.model, self._device))
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             trained = self.trained.parameters()

@@ -103,6 +103,8 @@ class Member:
     ) -> None:
         self.job = job = spec.train_job
         self.device = devices.choose_device(job.device, spec.rank)
+        if job.numerics != "fast":
+            devices.refuse_nondeterministic()
         if job.numerics == "portable":
             check_portable()
         if not job.merges_shards:
