@@ -53,7 +53,8 @@ def state_of(layout, seed=0):
 
 def header_of(layout, step, **fields):
     tensors = tuple(
-        Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset) for e in layout.entries
+        Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset, strides=e.strides)
+        for e in layout.entries
     )
     plain = {
         "generation": 1, "weights_config": {"seed": 0}, "uninitialized": (), "state": {},

@@ -19,7 +19,9 @@ from checkpoints import (
     store_in,
     write,
 )
+from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import MANIFEST
 from holdfast.errors import CheckpointError
 
@@ -150,6 +152,28 @@ def test_a_part_is_a_safetensors_file_with_the_tensors_of_the_state(tmp_path):
         stored = tensors[entry.name].flatten().view(torch.uint8)
         assert torch.equal(stored, flat[entry.offset : entry.end])
     assert all(name.startswith(".pad.") for name in set(tensors) - {e.name for e in layout.entries})
+
+
+def test_only_strides_that_say_something_are_written(tmp_path):
+    fields = [Field("w", "F32", (2, 3), strides=(1, 2)), Field("b", "F32", (3,))]
+    layout = Layout.pack(fields)
+    directory = save(tmp_path, 10, state_of(layout), layout, world=1)
+    w, b = json.loads((directory / MANIFEST).read_text())["tensors"]
+    assert (w["strides"], "strides" in b) == ([1, 2], False)
+    assert store_in(tmp_path).manifest(directory.name).layout == layout
+    stored = load_file(directory / "part-0-of-1.safetensors")["w"]
+    assert stored.shape == (3, 2)  # as it is in memory
+
+
+@pytest.mark.parametrize("strides", [(3, 2), (1, 1), (1, 3), (1, -2), (1 << 70, 1), (1,), (3, 0)])
+def test_strides_that_do_not_fit_are_rejected(tmp_path, strides):
+    layout = Layout.pack([Field("w", "F32", (2, 3))])
+    directory = save(tmp_path, 10, state_of(layout), layout)
+    manifest = store_in(tmp_path).manifest(directory.name)
+    tensors = (manifest.tensors[0].model_copy(update={"strides": strides}),)
+    text = manifest.model_copy(update={"tensors": tensors}).sealed().model_dump_json()
+    with pytest.raises(CheckpointError, match="has strides for w that do not fit it"):
+        Manifest.parse(text.encode(), "here")
 
 
 def test_a_checkpoint_of_another_model_is_rejected_by_name(saved):

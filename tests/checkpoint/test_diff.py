@@ -46,6 +46,22 @@ def test_the_same_values_in_other_places_are_equal(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_values_at_the_same_index_are_compared_whatever_their_strides(tmp_path, dtype):
+    here, there = (
+        Layout.pack([Field("w", dtype, (2, 3, 5), strides=strides)])
+        for strides in ((15, 1, 3), (1, 10, 2))
+    )
+    one, other = (torch.zeros(each.size_bytes, dtype=torch.uint8) for each in (here, there))
+    mine = views(one, here)["w"].copy_(torch.arange(30).view(2, 3, 5) % 2)
+    theirs = views(other, there)["w"].copy_(mine)
+    assert not torch.equal(one, other)
+    assert compared(tmp_path, here, one, there, other).is_equal
+    theirs[1, 2, 3] = torch.logical_not(theirs[1, 2, 3])
+    found = compared(tmp_path / "again", here, one, there, other)
+    assert found.tensors == (TensorDiff(name="w", elements=30, differing=1, max_abs=1.0),)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_an_element_that_differs_is_counted_with_its_distance(tmp_path, dtype):
     here, one, there, other = states()
     name = "w" if dtype == "F32" else dtype.lower()

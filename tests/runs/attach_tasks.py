@@ -15,6 +15,9 @@ from torch.utils.data import TensorDataset
 
 X = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
 DATA = TensorDataset(X, X.argmax(1) % 3)
+IMAGES = TensorDataset(
+    torch.randn(24, 2, 3, 3, generator=torch.Generator().manual_seed(2)), torch.arange(24) % 3
+)
 
 BUILT_AT_IMPORT = nn.Linear(6, 3)
 DRAWN_AT_IMPORT = [float(torch.rand(())), float(np.random.rand()), random.random()]
@@ -115,3 +118,38 @@ def other_precision_on_rank_1(session):
     model, _ = session.attach(lambda: nn.Linear(6, 3), lambda ps: torch.optim.SGD(ps, lr=0.1))
     for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class Images(nn.Module):
+    """Convolutions, one of which is larger than a block, and buffers with four dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(2, 130, 3, padding=1)
+        self.second = nn.Conv2d(130, 120, 3, padding=1)
+        self.third = nn.Conv2d(120, 3, 1)
+        self.register_buffer("mean", torch.zeros(1, 2, 3, 3))
+        self.register_buffer("seen", torch.zeros(1, 2, 3, 3, dtype=torch.int64))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0, keepdim=True), 0.1)
+            self.seen += torch.arange(18).view(1, 2, 3, 3)
+        return self.third(self.second(self.first(x).relu()).relu()).mean((2, 3))
+
+
+def images(session):
+    is_last = Path(session.job.params["channels_last"]).exists()
+    order = torch.channels_last if is_last else torch.contiguous_format
+    model, optimizer = session.attach(
+        lambda: Images().to(memory_format=order),
+        lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9),
+    )
+    strides = [each.stride() for each in Images().to(memory_format=order).parameters()]
+    for shard in session.shards(IMAGES, epochs=3):
+        killed_once(session, shard.step)
+        assert [each.stride() for each in model.parameters()] == strides
+        if shard.step:
+            of_optimizer = [state["momentum_buffer"] for state in optimizer.state.values()]
+            assert [each.stride() for each in of_optimizer] == strides
+        session.backward(F.cross_entropy(model(shard.x.contiguous(memory_format=order)), shard.y))

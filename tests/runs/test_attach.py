@@ -1,10 +1,13 @@
 """Models and optimizers as people have them: groups, schedules, several models, frozen parts."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from conftest import events_of, metrics_of, sampled
+from conftest import back_to, events_of, metrics_of, sampled
+from holdfast.checkpoint.exports.weights import find_checkpoint, read_checkpoint
 from holdfast.errors import JobError
 
 pytestmark = pytest.mark.slow
@@ -74,3 +77,44 @@ def test_ranks_with_unlike_numerics_are_refused_unless_numerics_are_fast(train):
     with pytest.raises(JobError, match=r"rank 0 and rank 1 have different numerics: fp32_prec"):
         train(**keys)
     assert train(**keys, numerics="fast")["steps"] == 3
+
+
+def weights_of(run):
+    return read_checkpoint(find_checkpoint(run))
+
+
+def assert_close(one, other):
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.is_contiguous()
+        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_channels_last_model_keeps_its_strides_through_kills_and_resumes(train, tmp_path):
+    mark, last = tmp_path / "mark", tmp_path / "channels-last"
+    params = {"mark": str(mark), "channels_last": str(last), "at": 4}
+    keys = own("images", batch=8, checkpoint={"every_steps": 3}, params=params)
+    plain, alone, two = (tmp_path / name for name in ("plain", "alone", "two"))
+    contiguous = train(plain, **keys)
+    last.touch()
+    sha256 = train(alone, **keys)["weights_sha256"]
+    mark.touch()
+    assert train(two, workers=2, **keys)["weights_sha256"] == sha256
+    assert len(events_of(two, "worker-exited")) == 1
+    # Kernels may round otherwise by format; values at another index would be far off.
+    assert_close(weights_of(alone), weights_of(plain))
+    back_to(two, 6)
+    assert train(two, resume=True, **keys)["weights_sha256"] == sha256
+    # A run that was begun in the other format.
+    shutil.copytree(plain, tmp_path / "copy")
+    results = []
+    for run, workers in ((plain, 1), (tmp_path / "copy", 2)):
+        back_to(run, 6)
+        results.append(train(run, resume=True, workers=workers, **keys)["weights_sha256"])
+        assert_close(weights_of(run), weights_of(alone))
+    assert results[0] == results[1]
+    last.unlink()
+    back_to(alone, 3)
+    train(alone, resume=True, **keys)
+    assert_close(weights_of(alone), weights_of(two))
+    assert contiguous["steps"] == 9

@@ -101,7 +101,7 @@ class WriterHandle:
         Raises:
             OSError: The disk is full or unreachable, or the process has exited or hung twice.
         """
-        entries = tuple((t.name, t.dtype, t.shape, t.offset) for t in header.tensors)
+        entries = tuple((t.name, t.dtype, t.entry.stored_shape, t.offset) for t in header.tensors)
         request = WritePartMessage(
             draft=draft, offset=offset, size_bytes=header.size_bytes, entries=entries
         )

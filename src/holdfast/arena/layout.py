@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 ALIGNMENT: Final = 64
@@ -26,15 +26,32 @@ ITEM_BYTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A tensor before it has a place."""
+    """A tensor before it has a place.
+
+    Attributes:
+        strides: In elements, of a tensor without gaps that is not contiguous, such as a
+            `channels_last` one; empty for a contiguous one.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    strides: tuple[int, ...] = field(default=(), kw_only=True)
 
     @property
     def size_bytes(self) -> int:
         return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+
+    @property
+    def dims(self) -> list[int]:
+        """The dimensions, from the outermost in memory to the innermost."""
+        by_stride = sorted(enumerate(self.strides), key=lambda each: each[1], reverse=True)
+        return [dim for dim, _ in by_stride] or list(range(len(self.shape)))
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of a contiguous tensor with the same memory."""
+        return tuple(self.shape[dim] for dim in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +77,9 @@ class Layout:
         """Place `fields` one after the other, each aligned."""
         entries = []
         end = 0
-        for field in fields:
-            entries.append(Entry(field.name, field.dtype, field.shape, end))
-            end += aligned(field.size_bytes)
+        for each in fields:
+            entries.append(Entry(each.name, each.dtype, each.shape, end, strides=each.strides))
+            end += aligned(each.size_bytes)
         return cls(tuple(entries), end)
 
     def dtype_ranges(self) -> Iterator[tuple[str, int, int]]:
@@ -75,6 +92,21 @@ class Layout:
     def digest(self) -> int:
         """63 bits that tell two layouts apart."""
         return int.from_bytes(hashlib.sha256(repr(self.entries).encode()).digest()[:8]) >> 1
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True if a tensor with these strides has no gaps, and no element twice: its dimensions are
+    those of a contiguous one in some order.
+    """
+    count = math.prod(shape)
+    if len(shape) != len(strides) or not all(0 <= stride <= count for stride in strides):
+        return False
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def aligned(size_bytes: int) -> int:

@@ -25,7 +25,7 @@ from holdfast.arena.digest import digest
 from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.nested_optimizers import groups_of, parameters_of, states_of
 from holdfast.arena.state_dicts import plain_name
-from holdfast.arena.tensors import check_separate, field_of, pack_by_dtype, views
+from holdfast.arena.tensors import check_separate, field_of, pack_by_dtype, view, views
 from holdfast.errors import JobError
 
 MODEL: Final = "model."
@@ -368,7 +368,7 @@ class Replica:
 
     def weights_sha256(self) -> str:
         """SHA-256 over the digests of bases, and all other parameters and buffers in name order:
-        name, dtype, shape and bytes.
+        name, dtype, shape and bytes, as a contiguous tensor has them.
         """
         hasher = hashlib.sha256()
         for name, base in sorted(self.bases.items()):
@@ -380,7 +380,8 @@ class Replica:
             name = entry.name.removeprefix(MODEL)
             # With dtype and shape, so that equal bytes of different tensors give different digests.
             hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
-            hasher.update(flat[entry.offset : entry.end].numpy().data)
+            values = view(flat, entry).contiguous().view(-1).view(torch.uint8)
+            hasher.update(values.numpy().data)
         return hasher.hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from holdfast.arena.layout import Entry, Field, Layout
+from holdfast.arena.layout import Entry, Field, Layout, is_dense
 from holdfast.errors import JobError
 
 DTYPES: Final = {
@@ -35,7 +36,13 @@ def field_of(name: str, tensor: torch.Tensor) -> Field:
     if tensor.dtype not in _NAMES:
         known = ", ".join(sorted(str(dtype) for dtype in _NAMES))
         raise JobError(f"{name} has dtype {tensor.dtype}; use one of {known}")
-    return Field(name, _NAMES[tensor.dtype], tuple(tensor.shape))
+    shape = tuple(tensor.shape)
+    strides = tensor.stride()
+    # A tensor with gaps becomes contiguous. The stride of a dimension of size 1 means nothing, but
+    # kernels look at it, so it is kept, too.
+    contiguous = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    keeps = tensor.numel() > 0 and strides != contiguous and is_dense(shape, strides)
+    return Field(name, _NAMES[tensor.dtype], shape, strides=strides if keeps else ())
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
@@ -50,7 +57,28 @@ def view(flat: torch.Tensor, entry: Entry) -> torch.Tensor:
     autograd and the compiler like a change to all.
     """
     part = flat[entry.offset : entry.end].view(DTYPES[entry.dtype]).view(entry.shape)
-    return from_dlpack(part)
+    tensor: torch.Tensor = from_dlpack(part)
+    return tensor.as_strided_(entry.shape, entry.strides) if entry.strides else tensor
+
+
+def flattened(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The elements of `tensor` in the order in which `like`, which has no gaps, has them in memory;
+    a view, if that is its own order.
+    """
+    if not like.is_contiguous():
+        tensor = tensor.permute(field_of("", like).dims)
+    return tensor.contiguous().view(-1)
+
+
+def rearrange(flat: torch.Tensor, stored: Layout, wanted: Layout) -> None:
+    """Give the tensors of `stored` the strides that they have in `wanted`; their places are equal.
+
+    Args:
+        flat: Their memory, uint8[layout.size_bytes].
+    """
+    for old, new in zip(stored.entries, wanted.entries, strict=True):
+        if old.strides != new.strides:
+            view(flat, new).copy_(view(flat, old).clone())
 
 
 def views(flat: torch.Tensor, layout: Layout) -> dict[str, torch.Tensor]:

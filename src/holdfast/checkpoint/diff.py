@@ -94,7 +94,7 @@ def compare(one: Path, other: Path, advance: Callable[[int], None]) -> Checkpoin
     store = unlocked(one, manifests[0])
     for start, end in read_state(store, one.name, manifests[0], lambda lo, hi: state[lo:hi]):
         advance(end - start)
-    found = {name: _Compared(entry, state) for name, entry in common.items()}
+    found = {name: _Compared(entry, others[name], state) for name, entry in common.items()}
     # The second one is compared chunk by chunk while it is read.
     scratch = memoryview(bytearray(parts.CHUNK_BYTES))
     store = unlocked(other, manifests[1])
@@ -121,12 +121,18 @@ class _Compared:
 
     Args:
         entry: Its place in the one.
+        there: Its place in the other.
         state: The whole state of the one.
     """
 
-    def __init__(self, entry: Entry, state: memoryview) -> None:
+    def __init__(self, entry: Entry, there: Entry, state: memoryview) -> None:
         self._entry = entry
         self._bytes = state[entry.offset : entry.end]
+        if entry.strides != there.strides:
+            # Values at the same index are compared, so they come into the order of the other.
+            stored = np.frombuffer(self._bytes, f"V{ITEM_BYTES[entry.dtype]}")
+            values = stored.reshape(entry.stored_shape).transpose(np.argsort(entry.dims))
+            self._bytes = memoryview(values.transpose(there.dims).tobytes())
         self.differing = 0
         self._max_abs = 0.0
 

@@ -23,7 +23,7 @@ from pydantic import (
     model_serializer,
 )
 
-from holdfast.arena.layout import ITEM_BYTES, Entry, Layout
+from holdfast.arena.layout import ITEM_BYTES, Entry, Layout, is_dense
 from holdfast.checkpoint import parts
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.step.loss_scale import LossScale
@@ -52,12 +52,25 @@ class _Version(BaseModel):
 
 
 class Tensor(_Record):
-    """The place of a tensor in the state."""
+    """The place of a tensor in the state; `strides` as in `arena.layout`."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    strides: tuple[int, ...] = ()
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(self.name, self.dtype, self.shape, self.offset, strides=self.strides)
+
+    @model_serializer(mode="wrap")
+    def _short(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without strides that say nothing: earlier versions wrote none into what they digested."""
+        values: dict[str, Any] = dump(self)
+        if not self.strides:
+            del values["strides"]
+        return values
 
 
 class Encryption(_Record):
@@ -257,8 +270,7 @@ class Manifest(Header):
 
     @property
     def layout(self) -> Layout:
-        entries = (Entry(t.name, t.dtype, t.shape, t.offset) for t in self.tensors)
-        return Layout(tuple(entries), self.size_bytes)
+        return Layout(tuple(each.entry for each in self.tensors), self.size_bytes)
 
     @property
     def content_sha256(self) -> str:
@@ -304,6 +316,9 @@ class Manifest(Header):
                 f"{where} has a tensor of dtype {unknown[0]!r:.40}, which this version of holdfast "
                 "does not know"
             )
+        for each in manifest.tensors:
+            if each.strides and not is_dense(each.shape, each.strides):
+                raise CheckpointError(f"{where} has strides for {each.name:.40} that do not fit it")
         manifest._check_parts(where)
         return manifest
 

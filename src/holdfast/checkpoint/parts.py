@@ -94,7 +94,7 @@ def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
 
 def _piece(entry: Entry, first: int, last: int) -> Piece:
     if (first, last) == (entry.offset, entry.end):
-        return Piece(entry.name, entry.dtype, first, last, entry.shape)
+        return Piece(entry.name, entry.dtype, first, last, entry.stored_shape)
     item = ITEM_BYTES[entry.dtype]
     lo = (first - entry.offset) // item
     hi = (last - entry.offset) // item

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from holdfast.arena.layout import ALIGNMENT
-from holdfast.arena.tensors import as_real, copy_past_cache
+from holdfast.arena.tensors import as_real, copy_past_cache, flattened
 from holdfast.collectives.slot import Slot, SlotLayout
 
 
@@ -59,9 +59,10 @@ class Lending:
             if gradient is None:
                 target.zero_()
                 continue
-            flat = as_real(gradient.contiguous()).view(-1)
+            real = as_real(target)
+            flat = flattened(as_real(gradient), real)
             for piece in self._lend(parameter, flat):
-                copy_past_cache(as_real(target).view(-1)[piece], flat[piece])
+                copy_past_cache(flattened(real, real)[piece], flat[piece])
 
     def _lend(self, parameter: int, gradient: torch.Tensor) -> list[slice]:
         """Lend the own blocks of a flat gradient; returns the elements that are not lent."""

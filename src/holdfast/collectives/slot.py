@@ -27,6 +27,7 @@ from holdfast.arena.tensors import (
     as_real,
     copy_past_cache,
     field_of,
+    flattened,
     pack_by_dtype,
     view,
     write_names,
@@ -80,7 +81,7 @@ class SlotLayout:
             [
                 *gradients.entries,
                 *averages.entries,
-                *(field_of(f"kept.{name}", buffers[name]) for name in self.kept_names),
+                *(field_of(f"kept.{name}", buffers[name].contiguous()) for name in self.kept_names),
                 Field("used", "U8", (len(parameters) + len(averaged),)),
                 Field("stats", "F64", (NUM_STATS,)),
                 Field("names", "U8", (NAMES_BYTES,)),
@@ -188,7 +189,7 @@ class Slot:
                 target.copy_(gradient, non_blocking=True)
                 gpus.add(gradient.device)
             elif gradient.numel() > BLOCK:
-                copy_past_cache(target, gradient.contiguous())
+                copy_past_cache(target, flattened(gradient, target))
             else:
                 targets.append(target)
                 sources.append(gradient)

@@ -211,7 +211,7 @@ class WritePartMessage(Message):
         draft: The name of the draft.
         offset: Start of the state in the arena's file, bytes.
         size_bytes: Its size.
-        entries: Name, dtype, shape and offset of each tensor in it.
+        entries: Name, dtype, shape in memory and offset of each tensor in it.
     """
 
     kind: Literal["write-part"] = "write-part"

@@ -77,6 +77,9 @@ def _read(checkpoint: Path, manifest: Manifest, of: str | None, key: Path | None
                 flat.data[first - entry.offset : last - entry.offset] = memory[
                     first - start : last - start
                 ]
+    for name, entry in wanted.items():
+        if entry.strides:
+            tensors[name] = tensors[name].as_strided(entry.shape, entry.strides).contiguous()
     extra = manifest.user_state.get("extra_state", {})
     root = KEPT + of if of in manifest.state_dicts else THE_MODEL
     entries = _within(extra.get(root, {}), of if root == THE_MODEL else None)

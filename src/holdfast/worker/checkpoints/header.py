@@ -30,7 +30,7 @@ def header_of(
         generation=generation,
         weights_config=job.weights_config(),
         tensors=tuple(
-            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset)
+            Tensor(name=e.name, dtype=e.dtype, shape=e.shape, offset=e.offset, strides=e.strides)
             for e in layout.entries
         ),
         size_bytes=layout.size_bytes,

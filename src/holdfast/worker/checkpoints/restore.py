@@ -9,7 +9,7 @@ receives the state of another one by a state transfer, which overwrites what it 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 from holdfast.arena.layout import Layout
 from holdfast.arena.replica import Replica
 from holdfast.arena.state_dicts import plain_name
+from holdfast.arena.tensors import rearrange
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import load_state, read_state
@@ -134,8 +135,8 @@ class Restorer:
                 if decision.is_held and not set(verified) & set(group.local):
                     agreement.skipped.append(step)
                 self._quarantine(agreement.skipped)
-                if nearby and group.rank in verified:
-                    _copy_shares(replica, group, nearby)
+                if nearby:
+                    _copy_shares(replica, group, nearby, verified)
                 return self._restored(step, manifest, replica, group, verified)
             if self._away:  # no member has verified it, and it may be undamaged
                 raise CheckpointError(
@@ -166,8 +167,9 @@ class Restorer:
         changed = self._numerics_changes(manifest, replica, is_first=is_first)
         if is_first:
             self._log_code_changes(manifest)
-        # The tensors are in the replica; now the optimizers get their state, and the worker its
-        # progress.
+        # The tensors are in the replica; now they get its strides, the optimizers their state, and
+        # the worker its progress.
+        rearrange(replica.flat, manifest.layout, replica.layout)
         replica.restored(frozenset(map(plain_name, manifest.uninitialized)))
         progress = _progress(manifest, changed)
         if not all(set(ranks) & set(verified) for ranks in hosts):
@@ -296,15 +298,16 @@ def _share(replica: Replica, index: int, count: int) -> range:
     return parts.chunks_of(index, count, replica.layout.size_bytes)
 
 
-def _copy_shares(replica: Replica, group: Group, nearby: Nearby) -> None:
-    """Copy what other members of this host have read; none of them trains before all have."""
-    local = group.local
+def _copy_shares(replica: Replica, group: Group, nearby: Nearby, verified: Collection[int]) -> None:
+    """Copy what other members of this host have read; none of them changes it before all have."""
+    local = group.local if group.rank in verified else ()
     size_bytes = replica.layout.size_bytes
     for index, rank in enumerate(local):
         if rank != group.rank:
             # Shares do not overlap, so each is copied from the one that has read and verified it.
             start, end = parts.byte_range(_share(replica, index, len(local)), size_bytes)
             replica.flat[start:end].copy_(nearby(rank, size_bytes)[start:end])
+    group.barrier(WorkerTag.RESTORE, 0)
 
 
 def _hosts(group: Group) -> Sequence[Sequence[int]]:
@@ -314,9 +317,13 @@ def _hosts(group: Group) -> Sequence[Sequence[int]]:
 
 def check_layout(where: str, stored: Layout, expected: Layout) -> None:
     """Raises: CheckpointError: The checkpoint at `where` is of another model or optimizer."""
-    # Names of earlier versions have the parts that torch.compile adds.
-    entries = tuple(replace(each, name=plain_name(each.name)) for each in stored.entries)
-    stored = replace(stored, entries=entries)
+    # Names of earlier versions have the parts that torch.compile adds. Other strides are no
+    # difference: the tensors are rearranged.
+    plain = (replace(each, name=plain_name(each.name), strides=()) for each in stored.entries)
+    stored = replace(stored, entries=tuple(plain))
+    expected = replace(
+        expected, entries=tuple(replace(each, strides=()) for each in expected.entries)
+    )
     if stored == expected:
         return
     there = set(stored.entries)
