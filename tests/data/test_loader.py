@@ -4,12 +4,15 @@ import threading
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from conftest import wait_until
 from holdfast.core.step.plan import WorkItem
 from holdfast.data.catalog import digits
 from holdfast.data.dataset import as_dataset
 from holdfast.data.loading.loader import Loader
 from holdfast.data.loading.order import SampleOrder
+from holdfast.data.loading.source import source_of
 from holdfast.errors import Aborted, JobError
 from holdfast.job.settings import LoaderSettings
 
@@ -44,6 +47,68 @@ def test_read_ahead_gives_the_same_samples_and_augmentation():
         torch.equal(x, x2) and torch.equal(y, y2)
         for (x, y), (x2, y2) in zip(inline, ahead, strict=True)
     )
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_the_samples_that_come_next_are_known_once_they_are_read(depth):
+    dataset = digits(augment=False).training
+    order = order_of(dataset)
+    settings = LoaderSettings(prefetch=depth)
+    loader = Loader(dataset, order, ITEMS, settings=settings, check_abort=lambda: None)
+    assert loader.upcoming() is None
+    expected = None
+    for step in range(order.total_steps):
+        for item in ITEMS:
+            loaded = loader.take(step, item)
+            assert expected is None or loaded is expected
+            is_last = (step, item) == (order.total_steps - 1, ITEMS[-1])
+            if depth and not is_last:
+                wait_until(lambda: loader.upcoming() is not None)
+            expected = loader.upcoming()
+            assert (expected is None) == (depth == 0 or is_last)
+    loader.close()
+
+
+def test_samples_that_cannot_be_read_are_not_known():
+    class Damaged:
+        fingerprint = "damaged"
+
+        def __len__(self):
+            return 64
+
+        def batch(self, indices, generator):
+            reads.append(None)
+            if len(reads) == 2:
+                raise ValueError("damaged")
+            return (torch.from_numpy(indices),)
+
+    reads = []
+    order = order_of(Damaged())
+    settings = LoaderSettings(prefetch=1)
+    loader = Loader(Damaged(), order, ITEMS, settings=settings, check_abort=lambda: None)
+    loader.take(0, ITEMS[0])
+    wait_until(loader._next.done)
+    assert loader.upcoming() is None
+    with pytest.raises(ValueError, match="damaged"):
+        loader.take(0, ITEMS[1])
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "of_loader", "device", "pins"),
+    [
+        ("auto", False, "auto", True),
+        ("auto", False, "cuda", True),
+        ("auto", False, "cpu", False),
+        ("auto", True, "cpu", True),
+        (False, False, "cuda", False),
+        (True, False, "cpu", True),
+    ],
+)
+def test_memory_is_page_locked_for_a_worker_on_a_gpu(given, of_loader, device, pins):
+    data = DataLoader(TensorDataset(torch.arange(4)), 4, pin_memory=of_loader)
+    settings = source_of(data)._settings(LoaderSettings(pin_memory=given), on_gpu=device != "cpu")
+    assert settings.pin_memory is pins
 
 
 def test_a_map_style_data_set_reads_the_same_whatever_was_drawn_before():

@@ -174,8 +174,9 @@ class LoaderSettings(Spec):
     workers: Annotated[int, Field(ge=0, le=64)] = 0
     """Loader processes of each worker. With 0 the worker reads in a thread or, if the data set may
     draw from the global random generators, between shards."""
-    pin_memory: bool = False
-    """Copy samples to page-locked memory, for faster transfer to a GPU; no effect without CUDA."""
+    pin_memory: Literal["auto"] | bool = "auto"
+    """Whether samples are copied to page-locked memory, from which they reach a GPU faster; no
+    effect without CUDA. `auto`: for a worker that computes on a GPU."""
 
 
 class DdpSettings(Spec):

@@ -1,4 +1,4 @@
-"""Devices: the device, the precision and the compilation of a worker's model.
+"""Devices: the device, the precision and the compilation of a worker's model, and batches on it.
 
 Nothing here is called before a worker is forked, because nothing with CUDA may be.
 """
@@ -6,11 +6,15 @@ Nothing here is called before a worker is forked, because nothing with CUDA may 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
 from torch import nn
 
+from holdfast.data.dataset import Batch
+from holdfast.data.loading.loaded import Loaded
 from holdfast.errors import JobError
 
 MAX_SHAPES: Final = 512
@@ -75,6 +79,94 @@ def to_device(batch: Any, device: torch.device) -> Any:
         case dict():
             return {key: to_device(part, device) for key, part in batch.items()}
     return batch
+
+
+class SideStream:
+    """A stream of a GPU on which it copies while it computes on another one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def entered(self) -> AbstractContextManager[object]:
+        """A context in which copies are put on this stream."""
+        return torch.cuda.stream(self._stream)
+
+    def mark(self) -> torch.cuda.Event:
+        """Mark the end of what is on this stream now."""
+        mark: torch.cuda.Event = self._stream.record_event()
+        return mark
+
+    def join(self, mark: torch.cuda.Event, tensors: Iterable[torch.Tensor]) -> None:
+        """Let the GPU compute with `tensors`, which were copied here, once it has passed `mark`."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(mark)
+        for tensor in tensors:
+            # Else the next copy may get their memory while kernels of this shard still read it.
+            tensor.record_stream(current)
+
+
+class DeviceBatches:
+    """Copies batches to a device, the next one while the current one is computed.
+
+    Args:
+        device: The device.
+        side: Stream for copies; None if nothing is copied ahead.
+    """
+
+    def __init__(self, device: torch.device, side: SideStream | None) -> None:
+        self._device = device
+        self._side = side
+        self._ahead: tuple[Loaded, Batch, torch.cuda.Event] | None = None
+
+    @classmethod
+    def of(cls, device: torch.device) -> DeviceBatches:
+        """Batches of a worker that computes on `device`."""
+        return cls(device, SideStream(device) if device.type == "cuda" else None)
+
+    def take(self, loaded: Loaded) -> Batch:
+        """The batch of the current shard, on the device."""
+        ahead = self._ahead
+        self._ahead = None
+        # Another plan, or a result in doubt: a shard is computed that was not expected.
+        if self._side is None or ahead is None or ahead[0] is not loaded:
+            return loaded.batch if self._device.type == "cpu" else self._copy(loaded)
+        _, batch, mark = ahead
+        self._side.join(mark, _tensors_in(batch))
+        return batch
+
+    def copy_ahead(self, loaded: Loaded | None) -> None:
+        """Begin to copy what is probably taken next; None if it is not known."""
+        # The memory of what copies itself is not known, so it is copied when it is taken.
+        if self._side is None or loaded is None or not _is_plain(loaded.batch):
+            return
+        if self._ahead is not None and self._ahead[0] is loaded:
+            return
+        with self._side.entered():
+            batch = self._copy(loaded)
+        self._ahead = loaded, batch, self._side.mark()
+
+    def _copy(self, loaded: Loaded) -> Batch:
+        return to_device(loaded.batch, self._device)
+
+
+def _is_plain(batch: Any) -> bool:
+    """True if all tensors in a batch are in tuples, lists and dictionaries."""
+    match batch:
+        case torch.Tensor():
+            return True
+        case tuple() | list() | dict():
+            return all(map(_is_plain, batch.values() if isinstance(batch, dict) else batch))
+    return not hasattr(batch, "to")
+
+
+def _tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a plain batch."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, tuple | list | dict):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors_in(part)
 
 
 def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:

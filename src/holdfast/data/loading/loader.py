@@ -67,6 +67,7 @@ class Loader:
         in_thread = settings.prefetch if getattr(dataset, "reads_ahead", True) else 0
         self._depth = max(settings.prefetch, settings.workers) if settings.workers else in_thread
         self._ahead: dict[tuple[int, int], Future[Loaded | None]] = {}
+        self._next: Future[Loaded | None] | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._processes: LoaderProcesses[Key | None, Loaded | str | None] | None = None
 
@@ -81,11 +82,23 @@ class Loader:
             return self.read_now(step, item)
         if self._thread is None:
             self._start()
-        for ahead_step, ahead in itertools.islice(self._from(step, item), self._depth + 1):
+        following = [*itertools.islice(self._from(step, item), self._depth + 1)]
+        for ahead_step, ahead in following:
             self._submit(ahead_step, ahead)
         loaded = self._result(self._ahead[step, item.leaf])
         del self._ahead[step, item.leaf]
+        keys = [(ahead_step, ahead.leaf) for ahead_step, ahead in following[1:2]]
+        self._next = self._ahead[keys[0]] if keys else None
         return loaded
+
+    def upcoming(self) -> Loaded | None:
+        """The samples that `take` returns next, unless there is another plan; None if they have not
+        been read yet, or cannot be.
+        """
+        future = self._next
+        if future is None or not future.done() or future.cancelled() or future.exception():
+            return None
+        return future.result()
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """The samples of an item that this worker is not assigned; None if it has none.

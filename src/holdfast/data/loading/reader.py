@@ -67,6 +67,10 @@ class Reader(Protocol):
         """
         ...
 
+    def upcoming(self) -> Loaded | None:
+        """The samples that `take` is likely to return next, if they have been read."""
+        ...
+
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """The samples of an item that this worker is not assigned; see `take`."""
         ...
@@ -152,6 +156,10 @@ class SampleReader:
         loader = self._loader_of(items)
         loader.set_work_items(items)
         return loader.take(step, item)
+
+    def upcoming(self) -> Loaded | None:
+        """Implements `Reader`."""
+        return None if self._loader is None else self._loader.upcoming()
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """Implements `Reader`."""

@@ -132,7 +132,7 @@ class Source:
             replace(order, epochs=epochs or needed),
             drawn,
             steps=steps,
-            settings=self._settings(job.loader),
+            settings=self._settings(job.loader, on_gpu=job.device != "cpu"),
             check_abort=check_abort,
         )
 
@@ -209,12 +209,18 @@ class Source:
     def _drawn(self, seed: int, check_abort: Callable[[], None]) -> SamplerOrder | None:
         return None if self.loader is None else SamplerOrder(self.loader, seed, check_abort)
 
-    def _settings(self, given: LoaderSettings) -> LoaderSettings:
-        """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
+    def _settings(self, given: LoaderSettings, *, on_gpu: bool) -> LoaderSettings:
+        """Settings by which samples are loaded: as the job says, or else as the DataLoader does.
+
+        Args:
+            given: Settings of the job.
+            on_gpu: True if the job uses a GPU where there is one.
+        """
+        pins = on_gpu if given.pin_memory == "auto" else given.pin_memory
         return given.model_copy(
             update={
                 "workers": given.workers or self.num_workers,
-                "pin_memory": given.pin_memory or self.pin_memory,
+                "pin_memory": pins or self.pin_memory,
             }
         )
 

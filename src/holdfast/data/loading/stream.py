@@ -122,6 +122,10 @@ class StreamReader:
         assert item in items, "an item of another worker"
         return self.read_now(step, item)
 
+    def upcoming(self) -> Loaded | None:
+        """Implements `Reader`. Nothing is read ahead."""
+        return None
+
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """Implements `Reader`."""
         self._open_at(step)

@@ -96,6 +96,7 @@ class TrainingLoop:
         self._balancing = member.balancing
         self._breakdown = member.breakdown
         self._stopwatch = Stopwatch(member.group, member.context.status, member.device)
+        self._batches = devices.DeviceBatches.of(member.device)
         self._reader = source.reader(self._job, epochs, steps, member.group.check_abort)
         # Before anything is read: a resumed run must read the same data in the same order.
         self._extended = note_facts(self._progress, self._reader.facts, extend=self._job.extend)
@@ -324,12 +325,13 @@ class TrainingLoop:
         # the shard's result depends on nothing else.
         self._status.enter(Phase.FORWARD)
         self._stepper.begin_shard(work, model_seed(self._job.seed, step, work.item))
-        batch = loaded.batch if device.type == "cpu" else devices.to_device(loaded.batch, device)
+        batch = self._batches.take(loaded)
         self.shard = Shard(batch, loaded.size, step, self._reader.epoch_of(step))
         self.is_checking = work.is_check
         with devices.autocast(device, self._job.precision):
             # User code runs now. It returns here when it asks for the next shard.
             yield self.shard
+        self._batches.copy_ahead(self._reader.upcoming())
         self.shard = None
         self.is_checking = False
         self._status.enter(Phase.COLLECT)
