@@ -31,6 +31,22 @@ def test_overrides_reach_into_the_job():
     assert job.name == "digits"
 
 
+@pytest.mark.parametrize(
+    ("memory", "workers", "on_gpu", "keeps"),
+    [
+        ("auto", 1, True, True),
+        ("auto", 2, True, False),
+        ("auto", 1, False, False),
+        ("always", 2, False, True),
+        ("never", 1, True, False),
+    ],
+)
+def test_a_lone_worker_on_a_gpu_keeps_snapshots(memory, workers, on_gpu, keeps):
+    settings = load("digits", [f"checkpoint.memory={memory}"]).checkpoint
+    assert settings.keeps_snapshots(workers, on_gpu=on_gpu) == keeps
+    assert load("digits").checkpoint.memory == "auto"
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), {1, 2}, b"x", print, "\udcff"])
 def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
     with pytest.raises(JobError, match=r"params: .*may contain finite numbers, strings"):

@@ -155,7 +155,7 @@ def test_a_run_that_loses_all_workers_in_an_update_resumes_from_memory(inject, t
         {"at": at, "when": "after", "rank": rank, "step": 9, "how": "kill"}
         for rank in range(workers)
     ]
-    saving = {"every_steps": 0, "memory": "auto"}
+    saving = {"every_steps": 0, "memory": "always"}
     assert inject(*faults, workers=workers, checkpoint=saving) == [True] * workers
     events = events_of(tmp_path / "run")
     resumed = [event for event in events if event["event"] == "generation-started"][1:]

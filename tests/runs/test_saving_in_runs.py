@@ -157,7 +157,7 @@ def test_a_writer_that_dies_is_replaced_and_costs_a_checkpoint_at_most(train, tm
 
 
 def test_a_run_that_fails_leaves_what_was_in_memory(train, tmp_path):
-    run_dir, saving = tmp_path / "run", {"every_steps": 0, "memory": "auto"}
+    run_dir, saving = tmp_path / "run", {"every_steps": 0, "memory": "always"}
 
     def kill(step):
         if step > 20:

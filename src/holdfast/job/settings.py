@@ -63,9 +63,10 @@ class CheckpointSettings(Spec):
     busy: Literal["defer", "wait"] = "defer"
     """What a checkpoint does that is due while earlier ones are still being written: it is made at
     the first step where there is memory for it (defer), or training waits."""
-    memory: Literal["off", "auto"] = "off"
+    memory: Literal["auto", "always", "never"] = "auto"
     """Whether the state is kept in the host's memory too, as often as 3 % of the time allow. A run
-    that has lost all of its workers, but not the agent, resumes from there."""
+    that has lost all of its workers, but not the agent, resumes from there. `auto`: for a single
+    worker on a GPU, whose own memory is lost with it."""
     keep: Count = 5
     """How many of the newest checkpoints to keep; older ones are deleted."""
     keep_every: Annotated[int, Field(ge=0)] = 0
@@ -75,6 +76,11 @@ class CheckpointSettings(Spec):
     checkpoints that this key has signed."""
     encrypt: Path | None = None
     """File with a key (32 bytes in base64) by which the stored state is encrypted."""
+
+    def keeps_snapshots(self, workers: int, *, on_gpu: bool) -> bool:
+        """True if a run with so many workers keeps its state in the host's memory, too."""
+        needs_them = self.memory == "auto" and workers == 1 and on_gpu
+        return needs_them or self.memory == "always"
 
     @property
     def retention(self) -> RetentionPolicy:

@@ -1,7 +1,7 @@
 """Cost of checkpoints in training, and the speed of loading, compared with what people use.
 
     saving    how much longer training takes, and what each save costs; see `saving` and `savers`
-    memory    what snapshots in memory cost that `checkpoint.memory: auto` keeps
+    memory    what snapshots in memory cost that `checkpoint.memory: always` keeps
     floors    what no system can be faster than
     loading   the time until a state of some size is in memory again, and verified
 

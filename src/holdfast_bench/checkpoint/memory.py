@@ -1,4 +1,4 @@
-"""Memory: what snapshots cost that `checkpoint.memory: auto` keeps, next to runs without any.
+"""Memory: what snapshots cost that `checkpoint.memory: always` keeps, next to runs without any.
 
 Both runs of a round follow each other, and their order is reversed in every second one. Nothing is
 written to the disk. How often a snapshot is taken is decided by the run.
@@ -34,11 +34,11 @@ def row(runner: WindowRunner, rounds: int) -> dict[str, Any]:
     Raises:
         HoldfastError: A run failed, or took no snapshot.
     """
-    ways = {kept: partial(_measured, runner, kept) for kept in ("off", "auto")}
+    ways = {kept: partial(_measured, runner, kept) for kept in ("never", "always")}
     about = f"{runner.workload}, {runner.workers} workers, snapshots"
     runs = in_rounds(ways, rounds, about, alternates=True)
-    pairs = zip(runs["auto"], runs["off"], strict=True)
-    stalls_ms = [1e3 * stall for each in runs["auto"] for stall in each.stalls_s]
+    pairs = zip(runs["always"], runs["never"], strict=True)
+    stalls_ms = [1e3 * stall for each in runs["always"] for stall in each.stalls_s]
     if not stalls_ms:
         raise HoldfastError(f"{runner.workload} took no snapshot in {rounds} runs of {STEPS} steps")
     return {

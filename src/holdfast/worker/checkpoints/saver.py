@@ -240,7 +240,11 @@ class CheckpointSaver:
     @property
     def _is_snapshot_due(self) -> bool:
         """True if this is the first member, and the time that snapshots may take allows one."""
-        if self._spec.job.checkpoint.memory != "auto" or self._group.member_index:
+        job = self._spec.train_job
+        on_gpu = self._replica.flat.device.type != "cpu"
+        if self._group.member_index or not job.checkpoint.keeps_snapshots(
+            job.workers, on_gpu=on_gpu
+        ):
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
 

@@ -228,7 +228,7 @@ class AttachedModels:
                 num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
-                num_staged=NUM_BUFFERS + (self._job.checkpoint.memory == "auto"),
+                num_staged=NUM_BUFFERS + self._keeps_snapshots,
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
             replica_bytes = size_bytes if self._in_arena else 0
@@ -286,6 +286,10 @@ class AttachedModels:
     def _in_arena(self) -> bool:
         """True if replicas are in the arena, where other workers can read them."""
         return self._device.type == "cpu"
+
+    @property
+    def _keeps_snapshots(self) -> bool:
+        return self._job.checkpoint.keeps_snapshots(self._job.workers, on_gpu=not self._in_arena)
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank = self._group.rank
