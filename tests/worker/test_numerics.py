@@ -7,7 +7,7 @@ import torch
 
 from holdfast.errors import JobError
 from holdfast.worker import devices
-from holdfast.worker.checks.numerics import GpuFacts, numerics_of
+from holdfast.worker.checks.numerics import numerics_of, values_of_gpu
 
 VERSIONS = {"driver": "580.65", "cuda": "13.0", "cudnn": "91300", "cublas": "13.1.0"}
 
@@ -21,7 +21,7 @@ class H200:
 
 
 def test_values_of_a_gpu():
-    assert GpuFacts.of(H200(), VERSIONS).values() == {
+    assert values_of_gpu(H200(), VERSIONS) == {
         "gpu": "NVIDIA H200, 132 SMs, capability 9.0",
         **VERSIONS,
     }
@@ -38,8 +38,8 @@ def test_values_of_a_gpu():
     ],
 )
 def test_each_fact_of_a_gpu_counts(properties, versions, name):
-    usual = GpuFacts.of(H200(), VERSIONS).values()
-    other = GpuFacts.of(H200(**properties), {**VERSIONS, **versions}).values()
+    usual = values_of_gpu(H200(), VERSIONS)
+    other = values_of_gpu(H200(**properties), {**VERSIONS, **versions})
     assert [key for key in usual if usual[key] != other[key]] == [name]
 
 

@@ -71,11 +71,7 @@ def flattened(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def rearrange(flat: torch.Tensor, stored: Layout, wanted: Layout) -> None:
-    """Give the tensors of `stored` the strides that they have in `wanted`; their places are equal.
-
-    Args:
-        flat: Their memory, uint8[layout.size_bytes].
-    """
+    """Give the tensors of `stored`, which are in `flat`, the strides that they have in `wanted`."""
     for old, new in zip(stored.entries, wanted.entries, strict=True):
         if old.strides != new.strides:
             view(flat, new).copy_(view(flat, old).clone())

@@ -156,7 +156,10 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
 
 def driver_version() -> str:
     """Version of NVIDIA's driver; empty if it does not work."""
-    return _known(_opened_version) or ""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    return ""
 
 
 def _gpu(number: int) -> DriverGpu:
@@ -215,11 +218,6 @@ def _opened_count() -> int:
     """Number of GPUs of the driver, which stays open."""
     pynvml.nvmlInit()
     return int(pynvml.nvmlDeviceGetCount())
-
-
-def _opened_version() -> str:
-    pynvml.nvmlInit()
-    return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def _violation_ns(handle: object, kind: int) -> int:

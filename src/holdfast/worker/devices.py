@@ -6,12 +6,13 @@ Nothing here is called before a worker is forked, because nothing with CUDA may 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loaded import Loaded
@@ -26,6 +27,8 @@ _NONDETERMINISTIC: Final = re.compile(
     r"|Deterministic behavior was enabled with either .* because it uses (\w+)"
 )
 """PyTorch's errors in its deterministic mode; they name an operation or a library."""
+_PLAIN: Final = (torch.Tensor, str, int, float)
+"""Parts of a batch in which no tensor is hidden."""
 _LOW_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -117,7 +120,8 @@ class DeviceBatches:
     def __init__(self, device: torch.device, side: SideStream | None) -> None:
         self._device = device
         self._side = side
-        self._ahead: tuple[Loaded, Batch, torch.cuda.Event] | None = None
+        self._expected: Loaded | None = None
+        self._copied: tuple[Batch, torch.cuda.Event] | None = None
 
     @classmethod
     def of(cls, device: torch.device) -> DeviceBatches:
@@ -126,47 +130,30 @@ class DeviceBatches:
 
     def take(self, loaded: Loaded) -> Batch:
         """The batch of the current shard, on the device."""
-        ahead = self._ahead
-        self._ahead = None
+        expected = self._expected
+        self._expected = None
         # Another plan, or a result in doubt: a shard is computed that was not expected.
-        if self._side is None or ahead is None or ahead[0] is not loaded:
+        if self._side is None or self._copied is None or expected is not loaded:
             return loaded.batch if self._device.type == "cpu" else self._copy(loaded)
-        _, batch, mark = ahead
-        self._side.join(mark, _tensors_in(batch))
+        batch, mark = self._copied
+        self._copied = None
+        self._side.join(mark, filter(torch.is_tensor, tree_leaves(batch)))
         return batch
 
     def copy_ahead(self, loaded: Loaded | None) -> None:
         """Begin to copy what is probably taken next; None if it is not known."""
-        # The memory of what copies itself is not known, so it is copied when it is taken.
-        if self._side is None or loaded is None or not _is_plain(loaded.batch):
+        if self._side is None or loaded is None or loaded is self._expected:
             return
-        if self._ahead is not None and self._ahead[0] is loaded:
+        # The tensors of other objects are not known, so those are copied when they are taken.
+        if not all(each is None or isinstance(each, _PLAIN) for each in tree_leaves(loaded.batch)):
             return
         with self._side.entered():
             batch = self._copy(loaded)
-        self._ahead = loaded, batch, self._side.mark()
+        self._copied = batch, self._side.mark()
+        self._expected = loaded
 
     def _copy(self, loaded: Loaded) -> Batch:
         return to_device(loaded.batch, self._device)
-
-
-def _is_plain(batch: Any) -> bool:
-    """True if all tensors in a batch are in tuples, lists and dictionaries."""
-    match batch:
-        case torch.Tensor():
-            return True
-        case tuple() | list() | dict():
-            return all(map(_is_plain, batch.values() if isinstance(batch, dict) else batch))
-    return not hasattr(batch, "to")
-
-
-def _tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a plain batch."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, tuple | list | dict):
-        for part in batch.values() if isinstance(batch, dict) else batch:
-            yield from _tensors_in(part)
 
 
 def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:

@@ -87,8 +87,7 @@ class Loader:
             self._submit(ahead_step, ahead)
         loaded = self._result(self._ahead[step, item.leaf])
         del self._ahead[step, item.leaf]
-        keys = [(ahead_step, ahead.leaf) for ahead_step, ahead in following[1:2]]
-        self._next = self._ahead[keys[0]] if keys else None
+        self._next = next((self._ahead[at, each.leaf] for at, each in following[1:]), None)
         return loaded
 
     def upcoming(self) -> Loaded | None:

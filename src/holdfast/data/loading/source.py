@@ -210,12 +210,7 @@ class Source:
         return None if self.loader is None else SamplerOrder(self.loader, seed, check_abort)
 
     def _settings(self, given: LoaderSettings, *, on_gpu: bool) -> LoaderSettings:
-        """Settings by which samples are loaded: as the job says, or else as the DataLoader does.
-
-        Args:
-            given: Settings of the job.
-            on_gpu: True if the job uses a GPU where there is one.
-        """
+        """Settings by which samples are loaded: as the job says, or else as the DataLoader does."""
         pins = on_gpu if given.pin_memory == "auto" else given.pin_memory
         return given.model_copy(
             update={

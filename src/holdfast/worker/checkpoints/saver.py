@@ -242,9 +242,8 @@ class CheckpointSaver:
         """True if this is the first member, and the time that snapshots may take allows one."""
         job = self._spec.train_job
         on_gpu = self._replica.flat.device.type != "cpu"
-        if self._group.member_index or not job.checkpoint.keeps_snapshots(
-            job.workers, on_gpu=on_gpu
-        ):
+        keeps = job.checkpoint.keeps_snapshots(job.workers, on_gpu=on_gpu)
+        if self._group.member_index or not keeps:
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
 

@@ -6,12 +6,10 @@ such as the number of threads, are not part of the numerics.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -33,7 +31,11 @@ _LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
 
 
 class GpuProperties(Protocol):
-    """Properties of a GPU that `torch.cuda.get_device_properties` returns."""
+    """Properties of a GPU that `torch.cuda.get_device_properties` returns.
+
+    Attributes:
+        name: Name that its maker gives it, with the profile if it is an instance of MIG.
+    """
 
     name: str
     multi_processor_count: int
@@ -41,41 +43,10 @@ class GpuProperties(Protocol):
     minor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
-    """Facts of a GPU and its software that decide its results.
-
-    Attributes:
-        name: Name that its maker gives it, with the profile if it is an instance of MIG.
-        processors: Streaming multiprocessors.
-        capability: CUDA compute capability.
-        driver, cuda, cudnn, cublas: Versions; empty if not known.
-    """
-
-    name: str
-    processors: int
-    capability: str
-    driver: str
-    cuda: str
-    cudnn: str
-    cublas: str
-
-    @classmethod
-    def of(cls, properties: GpuProperties, versions: Mapping[str, str]) -> GpuFacts:
-        """The facts of a GPU with these properties, and versions of its software by name."""
-        return cls(
-            name=properties.name,
-            processors=properties.multi_processor_count,
-            capability=f"{properties.major}.{properties.minor}",
-            **versions,
-        )
-
-    def values(self) -> dict[str, str]:
-        """The values to compare, by name."""
-        return {
-            "gpu": f"{self.name}, {self.processors} SMs, capability {self.capability}",
-            **{name: getattr(self, name) for name in ("driver", "cuda", "cudnn", "cublas")},
-        }
+def values_of_gpu(gpu: GpuProperties, versions: Mapping[str, str]) -> dict[str, str]:
+    """Values of a GPU, and versions of its software, by name."""
+    units = f"{gpu.multi_processor_count} SMs, capability {gpu.major}.{gpu.minor}"
+    return {"gpu": f"{gpu.name}, {units}", **versions}
 
 
 def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dict[str, str]:
@@ -154,26 +125,15 @@ def _digest(text: str) -> int:
 
 
 def _on_gpu(device: torch.device) -> dict[str, str]:
+    cuda = torch.version.cuda or ""
     versions = {
         "driver": driver_version(),
-        "cuda": torch.version.cuda or "",
+        "cuda": cuda,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-        "cublas": _cublas_version(torch.version.cuda or ""),
+        "cublas": _version("nvidia-cublas-cu12" if cuda.startswith("12.") else "nvidia-cublas"),
+        _CUBLAS_VARIABLE: os.environ.get(_CUBLAS_VARIABLE, "unset"),
     }
-    facts = GpuFacts.of(torch.cuda.get_device_properties(device), versions)
-    return {**facts.values(), _CUBLAS_VARIABLE: os.environ.get(_CUBLAS_VARIABLE, "unset")}
-
-
-def _cublas_version(cuda: str) -> str:
-    """Version of the cuBLAS that torch has loaded; empty if there is none of this name."""
-    try:
-        library = ctypes.CDLL(f"libcublas.so.{cuda.partition('.')[0]}")
-    except OSError:
-        return ""
-    parts = [ctypes.c_int() for _ in range(3)]  # major, minor, patch level
-    for which, part in enumerate(parts):
-        library.cublasGetProperty(which, ctypes.byref(part))
-    return ".".join(str(part.value) for part in parts)
+    return values_of_gpu(torch.cuda.get_device_properties(device), versions)
 
 
 def _fp32_precision(device: torch.device) -> str:

@@ -220,6 +220,8 @@ class AttachedModels:
             check_alike(group, numerics_of(self._job.numerics, self._job.model, self._device))
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
+            saving = self._job.checkpoint
+            extra = saving.keeps_snapshots(self._job.workers, on_gpu=not self._in_arena)
             trained = self.trained.parameters()
             self.sections = Sections(
                 self._arena,
@@ -228,7 +230,7 @@ class AttachedModels:
                 num_leaves=self._job.num_leaves,
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
-                num_staged=NUM_BUFFERS + self._keeps_snapshots,
+                num_staged=NUM_BUFFERS + extra,
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
             replica_bytes = size_bytes if self._in_arena else 0
@@ -286,10 +288,6 @@ class AttachedModels:
     def _in_arena(self) -> bool:
         """True if replicas are in the arena, where other workers can read them."""
         return self._device.type == "cpu"
-
-    @property
-    def _keeps_snapshots(self) -> bool:
-        return self._job.checkpoint.keeps_snapshots(self._job.workers, on_gpu=not self._in_arena)
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank = self._group.rank
