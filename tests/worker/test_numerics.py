@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from holdfast.errors import JobError
+from holdfast.errors import DataError, JobError
 from holdfast.worker import devices
 from holdfast.worker.checks.numerics import numerics_of, values_of_gpu
 
@@ -68,10 +68,11 @@ def test_a_changed_precision_of_products_counts():
     ],
 )
 def test_an_error_of_the_deterministic_mode_names_the_operation_and_the_key(text, message):
-    explained = devices.explain(RuntimeError(text))
-    assert isinstance(explained, JobError)
-    with pytest.raises(JobError, match=message):
-        raise explained
+    for error in (RuntimeError(text), DataError(f"reading Data failed with RuntimeError: {text}")):
+        explained = devices.explain(error)
+        assert isinstance(explained, JobError)
+        with pytest.raises(JobError, match=f"^{message}"):
+            raise explained
 
 
 def test_another_error_is_left_alone():

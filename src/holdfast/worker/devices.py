@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loaded import Loaded
-from holdfast.errors import JobError
+from holdfast.errors import DataError, JobError
 
 MAX_SHAPES: Final = 512
 """For how many shapes of a batch a model is compiled. PyTorch's own limit is 8; further shapes run
@@ -207,7 +207,9 @@ def explain(error: BaseException) -> BaseException:
     """`error`, or a JobError instead if there were too many shapes, or if an operation has no
     deterministic kernel.
     """
-    if isinstance(error, RuntimeError) and (found := _NONDETERMINISTIC.match(str(error))):
+    # A DataError quotes that of a loader process.
+    text = str(error) if isinstance(error, RuntimeError | DataError) else ""
+    if found := _NONDETERMINISTIC.search(text):
         advice = "use another operation" if found[1] else "leave CUBLAS_WORKSPACE_CONFIG as it is"
         return JobError(
             f"{found[1] or found[2]} has no deterministic kernel here, so weights would differ "
