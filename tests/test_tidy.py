@@ -191,7 +191,8 @@ def test_the_keys_of_a_job_are_these():
         *every_job, "task", "params", "data", "model", "init_from", "optimizer",
         "schedule", "batch", "epochs", "extend",
         "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "balance", "numerics",
-        "sync", "port", "ddp", "device", "precision", "compile", "threads_per_worker", "on_failure",
+        "sync", "exchange", "port", "ddp", "device", "precision", "compile", "threads_per_worker",
+        "on_failure",
         "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
         "backup", "program",
     ]  # fmt: skip

@@ -44,7 +44,7 @@ PROVED_BY = {
         "float64": "kinds_of_tensors_train_as_in_plain_pytorch",
         "`LBFGS`": "optimizers_of_other_kinds_are_refused_by_name",
     },
-    "worker/test_tree_stepper.py": {
+    "worker/test_steppers.py": {
         "Logging": "a_shards_gradient_can_be_read_and_kept",
         "`optimizer.zero_grad()`": "clearing_all_gradients_after_backward_changes_nothing",
     },

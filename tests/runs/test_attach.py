@@ -93,11 +93,12 @@ def assert_close(one, other):
 def test_a_channels_last_model_keeps_its_strides_through_kills_and_resumes(train, tmp_path):
     mark, last = tmp_path / "mark", tmp_path / "channels-last"
     params = {"mark": str(mark), "channels_last": str(last), "at": 4}
-    keys = own("images", batch=8, checkpoint={"every_steps": 3}, params=params)
+    keys = own("images", batch=8, clip_norm=0.5, checkpoint={"every_steps": 3}, params=params)
     plain, alone, two = (tmp_path / name for name in ("plain", "alone", "two"))
     contiguous = train(plain, **keys)
     last.touch()
     sha256 = train(alone, **keys)["weights_sha256"]
+    assert train(exchange="alone", workers=1, **keys)["weights_sha256"] == sha256
     mark.touch()
     assert train(two, workers=2, **keys)["weights_sha256"] == sha256
     assert len(events_of(two, "worker-exited")) == 1

@@ -7,8 +7,8 @@ import torch
 from one_worker import SHARDS, finish, loss_of, model_of, replica_of, stepper_of
 
 from holdfast.errors import NonFiniteError
+from holdfast.worker.step.finite_check import PinnedReadback
 from holdfast.worker.step.norms import norm_of_norms
-from holdfast.worker.step.verdict import PinnedReadback
 from waits import NoWait
 
 OPTIMIZERS = {

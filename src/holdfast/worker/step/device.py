@@ -6,7 +6,7 @@
 Sums are formed along the tree of `core.step.tree`, so the weights are those of `worker.step.tree`.
 There is no other worker to read them: the tensors of autograd are added in place, and the optimizer
 reads them. With one shard, nothing is added or copied. The host waits for the device once, a step
-later; see `verdict`.
+later; see `finite_check`.
 
 A worker that is lost takes its sums along: its shards of that one step are computed again.
 """
@@ -37,11 +37,16 @@ from holdfast.worker.step.commit import (
     is_finite,
     not_finite,
 )
+from holdfast.worker.step.finite_check import (
+    FiniteCheck,
+    readback_from,
+    skips_by_itself,
+    step_unless,
+)
 from holdfast.worker.step.gradient_sets import GradientSet, multiply
 from holdfast.worker.step.norms import GradientNorm, norm_on
 from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, logged_value
 from holdfast.worker.step.stepper import StepContext, Work
-from holdfast.worker.step.verdict import Verdict, readback_from, skips_by_itself, step_unless
 
 
 class DeviceStepper:
@@ -157,7 +162,7 @@ class DeviceStepper:
         self._status.enter(Phase.REDUCE)
         mean = self._mean(step)
         norm = self._norm(mean.gradients)
-        verdict = Verdict.on(norm.total)
+        check = FiniteCheck.of(norm.total)
         wait = self._readback(torch.cat([mean.rest.stats, norm.total.view(1)]))
         stops = self._job.non_finite == "stop" and scale == 1
         outcome = functools.partial(self._outcome, step, mean.names, norm, wait, stops=stops)
@@ -166,7 +171,7 @@ class DeviceStepper:
         # Either the device decides, or the host knows before anything changes.
         known = None if self._defers(gradients) else outcome()
         if most is not None and known is None:
-            verdict.clip(gradients, most)
+            check.clip(gradients, most)
         elif most is not None and known is not None and most < known.norm < math.inf:
             multiply(gradients, most / (known.norm + 1e-6))
         self._status.enter(Phase.OPTIMIZER)
@@ -174,7 +179,7 @@ class DeviceStepper:
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._intact.begin_change(self._rank)
         if known is None or not known.skipped:
-            self._update(mean, verdict.is_bad if known is None else None)
+            self._update(mean, check.is_bad if known is None else None)
         self._begin_step()
         # The count of steps comes last: a reader of it finds the loss of that step, if it is known.
         if known is not None:

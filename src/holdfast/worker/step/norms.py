@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from holdfast.arena.layout import ALIGNMENT
-from holdfast.arena.tensors import DTYPES, as_real
+from holdfast.arena.tensors import DTYPES, as_real, flattened
 from holdfast.collectives.slot import BLOCK, SlotLayout, square
 from holdfast.worker.step.commit import is_finite, norm_of
 
@@ -51,7 +51,7 @@ def norm_on(
         trained: The parameters that get a gradient, by name.
         buffers: The model's buffers by name.
     """
-    return BlockNorm(SlotLayout(trained, buffers)) if device.type == "cpu" else norm_of_norms
+    return BlockNorm(trained, buffers) if device.type == "cpu" else norm_of_norms
 
 
 def norm_of_norms(gradients: Gradients) -> GradientNorm:
@@ -77,10 +77,14 @@ class BlockNorm:
     """The norm of gradients in the memory of a CPU.
 
     Args:
-        layout: Layout of a slot with these gradients.
+        trained, buffers: As `norm_on`.
     """
 
-    def __init__(self, layout: SlotLayout) -> None:
+    def __init__(
+        self, trained: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+    ) -> None:
+        layout = SlotLayout(trained, buffers)
+        self._parameters = [as_real(each.detach()) for each in trained.values()]
         self._num_blocks = len(layout.blocks)
         self._blocks = [_Block.of(layout, index) for index in range(layout.num_gradient_blocks)]
         dtypes = {block.dtype for block in self._blocks}
@@ -88,7 +92,10 @@ class BlockNorm:
         self._zeros = {dtype: torch.zeros(BLOCK, dtype=dtype) for dtype in dtypes}
 
     def __call__(self, gradients: Gradients) -> GradientNorm:
-        flat = [None if g is None else as_real(g.contiguous()).view(-1) for g in gradients]
+        flat = [
+            None if gradient is None else flattened(as_real(gradient), like)
+            for gradient, like in zip(gradients, self._parameters, strict=True)
+        ]
         squares = torch.zeros(self._num_blocks, dtype=torch.float64)
         for number, block in enumerate(self._blocks):
             squares[number] = square(self._gathered(block, flat))

@@ -1,10 +1,10 @@
-"""Verdict: whether a step changes the weights, decided on the device that has its gradient.
+"""Finite check: whether a step changes the weights, decided on the device that has its gradient.
 
     gradient ─▶ norm ─▶ clip factor, found_inf ─▶ fused optimizer: skips by itself
                  └▶ one small copy to the host ─▶ loss, norm, logged values: a step later
 
 The host enqueues the next step meanwhile, so the device never waits for it. An optimizer that
-cannot skip by itself waits for the copy: its verdict is immediate.
+cannot skip by itself is stepped once the host has the copy.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def readback_from(device: torch.device, count: int) -> Readback:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on a gradient, on its device.
+class FiniteCheck:
+    """The result for a gradient, on its device.
 
     Attributes:
         norm: Its 2-norm, float64[].
@@ -83,8 +83,8 @@ class Verdict:
     is_bad: torch.Tensor
 
     @classmethod
-    def on(cls, norm: torch.Tensor) -> Verdict:
-        """The verdict on a gradient with this norm."""
+    def of(cls, norm: torch.Tensor) -> FiniteCheck:
+        """The result for a gradient with this norm."""
         return cls(norm, ~(norm < MAX_FINITE_NORM))  # also if it is NaN
 
     def clip(self, gradients: Sequence[torch.Tensor], most: float) -> None:
