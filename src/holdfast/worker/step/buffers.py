@@ -51,9 +51,8 @@ class Buffers:
             for each in [entries[MODEL + name]]
         }
         self._views = {name: view(self._memory, each) for name, each in places.items()}
-        self._averaged = list(_runs(places, layout, "buffer", layout.buffer_names))
-        self._kept = list(_runs(places, layout, "kept", layout.kept_names))
-        self._kept_views = [self._views[name] for name in layout.kept_names]
+        self._averaged = list(_runs(places, layout))
+        self._kept = [self._views[name] for name in layout.kept_names]
         rows = [
             (places[name].offset // ALIGNMENT, aligned(places[name].end) // ALIGNMENT)
             for name in layout.buffer_names
@@ -150,9 +149,8 @@ class Buffers:
             torch.mul(mine, weight, out=theirs)
             if not weight:  # 0 x NaN is NaN
                 theirs.zero_()
-        for run in self._kept:
-            mine, theirs = run.of(self._memory, slot.memory)
-            theirs.copy_(mine)
+        if self._kept:
+            torch._foreach_copy_(slot.kept, self._kept)
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
         # values may round. Each has changed if the count of changed rows rises within it.
         count = torch.zeros(len(self._flat) + 1, dtype=torch.int64, device=self._flat.device)
@@ -178,8 +176,8 @@ class Buffers:
         for run in self._averaged:
             mine, theirs = run.of(self._memory, mean.memory)
             mine.copy_(theirs)
-        if self._kept_views:
-            torch._foreach_copy_(self._kept_views, list(kept))
+        if self._kept:
+            torch._foreach_copy_(self._kept, list(kept))
         flags = changed.to(self._flat.device, torch.bool)
         is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
         if is_bad is not None:
@@ -248,7 +246,7 @@ class Buffers:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """Buffers of one dtype that are neighbours, in the model's memory and in slots.
 
@@ -263,45 +261,40 @@ class _Run:
     there: int
     size_bytes: int
 
+    def is_before(self, other: _Run) -> bool:
+        """True if the other one continues this one in both memories."""
+        ends = (self.dtype, self.here + self.size_bytes, self.there + self.size_bytes)
+        return ends == (other.dtype, other.here, other.there)
+
     def of(self, memory: torch.Tensor, slot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The elements in the model's memory, and in a slot's."""
         mine = memory[self.here : self.here + self.size_bytes].view(self.dtype)
         return mine, slot[self.there : self.there + self.size_bytes].view(self.dtype)
 
 
-def _runs(
-    places: Mapping[str, Entry], layout: SlotLayout, kind: str, names: Sequence[str]
-) -> Iterator[_Run]:
-    """The fewest runs of buffers.
+def _runs(places: Mapping[str, Entry], layout: SlotLayout) -> Iterator[_Run]:
+    """The fewest runs of averaged buffers.
 
     Args:
-        places: Their places in the model's memory, by name.
+        places: Places of all buffers in the model's memory, by name.
         layout: Layout of a slot.
-        kind: What their names begin with there.
-        names: The buffers.
     """
-    wanted = {f"{kind}.{name}": name for name in names}
+    named = {f"buffer.{name}": name for name in layout.buffer_names}
     run = None
     for entry in layout.layout.entries:
-        if entry.name not in wanted:
+        if entry.name not in named:
             continue
-        here = places[wanted[entry.name]].offset
-        size_bytes = aligned(entry.size_bytes)
-        dtype = DTYPES[entry.dtype]
-        if run is not None and (
-            run.dtype,
-            run.here + run.size_bytes,
-            run.there + run.size_bytes,
-        ) == (
-            dtype,
-            here,
-            entry.offset,
-        ):
-            run = replace(run, size_bytes=run.size_bytes + size_bytes)
-            continue
-        if run is not None:
+        new = _Run(
+            dtype=DTYPES[entry.dtype],
+            here=places[named[entry.name]].offset,
+            there=entry.offset,
+            size_bytes=aligned(entry.size_bytes),
+        )
+        if run is not None and run.is_before(new):
+            new = replace(run, size_bytes=run.size_bytes + new.size_bytes)
+        elif run is not None:
             yield run
-        run = _Run(dtype, here, entry.offset, size_bytes)
+        run = new
     if run is not None:
         yield run
 
