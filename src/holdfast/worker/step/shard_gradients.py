@@ -22,6 +22,8 @@ _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 """Operators of `zero_grad(set_to_none=False)`."""
 _OWN: Final = 2
 """References to a stand-in that user code does not hold: of a name and of an argument."""
+_USES: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "_use_count", lambda _: 0)
+"""References of C++; without that count, no stand-in is used again."""
 
 
 class ShardGradients:
@@ -99,7 +101,7 @@ class ShardGradients:
         while self._shown:
             name, shown = self._shown.popitem()
             # What user code or a graph of autograd has keeps its gradient.
-            if getrefcount(shown) == _OWN and shown._use_count() == 1:
+            if getrefcount(shown) == _OWN and _USES(shown) == 1:
                 del shown.held
                 self._spare[name] = shown
 
@@ -131,7 +133,6 @@ class _StandIn(torch.Tensor):
     refused: list[str]
     cleared: bool | None
     kind: tuple[torch.Size, tuple[int, ...], torch.dtype]
-    _use_count: Callable[[], int]
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
     numpy = _on_a_copy("numpy")
