@@ -69,7 +69,7 @@ class Tensor(_Record):
         """Without strides that say nothing: earlier versions wrote none into what they digested."""
         values: dict[str, Any] = dump(self)
         if not self.strides:
-            del values["strides"]
+            values.pop("strides", None)
         return values
 
 
