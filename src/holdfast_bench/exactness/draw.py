@@ -118,7 +118,8 @@ def is_possible(case: Case) -> bool:
         and not (recipe.variable and recipe.length == 1)
         and "none" in (recipe.schedule, recipe.scheduler)
         and not (recipe.average and recipe.compile)
-        and not (recipe.thaws and (recipe.implementation, recipe.optimizer) in THAWLESS)
+        and not ("sometimes" in recipe.parts and _is_thawless(recipe))
+        and not (recipe.thaws and _is_thawless(recipe))
         and not (recipe.attaches and recipe.scheduler in ("none", "plateau"))
         and (recipe.evaluate != "in_loop" or _feeds_all(recipe))
         and (recipe.order == "own" or recipe.data in LOADED)
@@ -143,6 +144,10 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
         and (recipe.evaluate != "in_loop" or shares is None or min(shares) > 0)
         and (recipe.data != "stream" or made.loader_workers == 0)
     )
+
+
+def _is_thawless(recipe: Recipe) -> bool:
+    return (recipe.implementation, recipe.optimizer) in THAWLESS
 
 
 def _feeds_all(recipe: Recipe) -> bool:
@@ -216,12 +221,13 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
         kernels.append("foreach")
     if drawn.optimizer in FUSED:
         kernels += ["fused", "fused"]
-    implementation = chance.choice(kernels)
+    drawn = replace(drawn, implementation=chance.choice(kernels))
+    if "sometimes" in drawn.parts and _is_thawless(drawn):
+        drawn = replace(drawn, implementation="default")
     mixed = drawn.dtype == "float32" and chance.random() < 0.15
     return replace(
         drawn,
-        implementation=implementation,
-        thaws=drawn.thaws and (implementation, drawn.optimizer) not in THAWLESS,
+        thaws=drawn.thaws and not _is_thawless(drawn),
         precision=("bf16", "fp16")[drawn.seed % 2] if mixed else "fp32",
         schedule="none" if drawn.scheduler != "none" else drawn.schedule,
         attaches=drawn.attaches and drawn.scheduler not in ("none", "plateau"),
