@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -30,6 +31,8 @@ from holdfast.errors import JobError
 
 MODEL: Final = "model."
 KEPT: Final = "kept."
+_WARNED: Final = "_warned_capturable_if_run_uncaptured"
+"""Attribute of an optimizer that has warned of `capturable`."""
 _COUNT_OF_WRITES: Final = attrgetter("_version")
 _ADDRESS: Final = torch.Tensor.data_ptr
 
@@ -223,7 +226,8 @@ class Replica:
             if threads > 1 and any(map(_is_fused_in_half, groups_of(optimizer))):
                 torch.set_num_threads(1)
             try:
-                optimizer.step()
+                with _counting_on_gpu(optimizer):
+                    optimizer.step()
             finally:
                 torch.set_num_threads(threads)
 
@@ -393,6 +397,30 @@ def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> tor
             "it must keep its shape"
         )
     return tensor
+
+
+@contextmanager
+def _counting_on_gpu(optimizer: Optimizer) -> Iterator[None]:
+    """Within the context, an optimizer uses the step counts of a GPU where they are: in the
+    replica. Otherwise PyTorch would read each of them, and wait for the GPU.
+    """
+    groups = [
+        group
+        for group in groups_of(optimizer)
+        if group.get("capturable") is False
+        and not group.get("fused")
+        and group["params"][0].is_cuda
+    ]
+    for group in groups:
+        group["capturable"] = True
+    if groups:  # PyTorch would warn that no graph of CUDA is captured
+        vars(optimizer)[_WARNED] = True
+    try:
+        yield
+    finally:
+        vars(optimizer).pop(_WARNED, None)
+        for group in groups:
+            group["capturable"] = False
 
 
 def _is_fused_in_half(group: Mapping[str, Any]) -> bool:
