@@ -116,7 +116,10 @@ class Buffers:
     @property
     def _are_rebound(self) -> bool:
         """True if user code has bound other tensors; nearly always False, so it has to be fast."""
-        return [id(buffers.get(key)) for buffers, key, _ in self._places] != self._bound
+        try:
+            return [id(buffers[key]) for buffers, key, _ in self._places] != self._bound
+        except KeyError:  # one was removed
+            return True
 
     @contextmanager
     def committed(self) -> Iterator[None]:

@@ -85,6 +85,9 @@ class BlockNorm:
     ) -> None:
         layout = SlotLayout(trained, buffers)
         self._parameters = [as_real(each.detach()) for each in trained.values()]
+        self._is_plain = all(
+            each.is_contiguous() and not each.is_complex() for each in trained.values()
+        )
         self._num_blocks = len(layout.blocks)
         self._blocks = [_Block.of(layout, index) for index in range(layout.num_gradient_blocks)]
         dtypes = {block.dtype for block in self._blocks}
@@ -92,10 +95,13 @@ class BlockNorm:
         self._zeros = {dtype: torch.zeros(BLOCK, dtype=dtype) for dtype in dtypes}
 
     def __call__(self, gradients: Gradients) -> GradientNorm:
-        flat = [
-            None if gradient is None else flattened(as_real(gradient), like)
-            for gradient, like in zip(gradients, self._parameters, strict=True)
-        ]
+        if self._is_plain:  # nearly always
+            flat = [None if each is None else each.contiguous().view(-1) for each in gradients]
+        else:
+            flat = [
+                None if each is None else flattened(as_real(each), like)
+                for each, like in zip(gradients, self._parameters, strict=True)
+            ]
         squares = torch.zeros(self._num_blocks, dtype=torch.float64)
         for number, block in enumerate(self._blocks):
             squares[number] = square(self._gathered(block, flat))
