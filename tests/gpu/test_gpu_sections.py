@@ -40,9 +40,9 @@ def test_the_outcome_of_every_check_is_stored(checked):
 
 @pytest.mark.full
 def test_what_needs_cuda_is_skipped_with_the_reason(checked):
-    rows = checked(3)
+    rows = checked(8)
     assert {row["outcome"] for row in rows} == {"skipped"}
-    assert {row["reason"] for row in rows} == {"on a CPU nothing counts what waits for a device"}
+    assert {row["reason"] for row in rows} <= {"needs a GPU with CUDA", "needs two GPUs"}
 
 
 @pytest.mark.full
