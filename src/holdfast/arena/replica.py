@@ -31,8 +31,6 @@ from holdfast.errors import JobError
 
 MODEL: Final = "model."
 KEPT: Final = "kept."
-_WARNED: Final = "_warned_capturable_if_run_uncaptured"
-"""Attribute of an optimizer that has warned of `capturable`."""
 _COUNT_OF_WRITES: Final = attrgetter("_version")
 _ADDRESS: Final = torch.Tensor.data_ptr
 
@@ -413,12 +411,9 @@ def _counting_on_gpu(optimizer: Optimizer) -> Iterator[None]:
     ]
     for group in groups:
         group["capturable"] = True
-    if groups:  # PyTorch would warn that no graph of CUDA is captured
-        vars(optimizer)[_WARNED] = True
     try:
         yield
     finally:
-        vars(optimizer).pop(_WARNED, None)
         for group in groups:
             group["capturable"] = False
 
