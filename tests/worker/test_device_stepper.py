@@ -7,8 +7,7 @@ import torch
 from one_worker import SHARDS, finish, loss_of, model_of, replica_of, stepper_of
 
 from holdfast.errors import NonFiniteError
-from holdfast.worker.step.finite_check import PinnedReadback
-from holdfast.worker.step.norms import norm_of_norms
+from holdfast.worker.step.finite_check import norm_of_norms
 from waits import NoWait
 
 OPTIMIZERS = {
@@ -135,21 +134,3 @@ def test_one_shard_gives_the_optimizer_what_autograd_has_made(model, replica):
         stepper.end_shard()
         finish(stepper, model, 0)
     assert seen == made
-
-
-def test_numbers_that_are_not_waited_for_are_noticed():
-    memory = torch.zeros(2, dtype=torch.float64)
-
-    class Event:
-        """The copy arrives when it is waited for."""
-
-        def record(self):
-            self.arriving = memory.clone()
-            memory.fill_(math.nan)
-
-        def synchronize(self):
-            memory.copy_(self.arriving)
-
-    wait = PinnedReadback(memory, Event)(torch.tensor([1.5, 2.5], dtype=torch.float64))
-    assert memory.isnan().all()
-    assert wait() == [1.5, 2.5]

@@ -174,7 +174,10 @@ class Slot:
 
     def norm(self) -> float:
         """The 2-norm of the gradient in this slot."""
-        return math.sqrt(sum(map(square, self.blocks[: self._num_gradient_blocks])))
+        squares = torch.zeros(len(self.blocks), dtype=torch.float64)
+        for index, block in enumerate(self.blocks[: self._num_gradient_blocks]):
+            squares[index] = square(block)
+        return math.sqrt(float(squares.sum()))
 
     def write_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Write what one shard adds to the gradient, by parameter; None is zero."""

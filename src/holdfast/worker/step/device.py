@@ -23,7 +23,7 @@ from torch import nn
 
 from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.reduction import check_summed, check_weight
-from holdfast.collectives.slot import LOGGED, LOSS, NUM_STATS
+from holdfast.collectives.slot import LOGGED, LOSS
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
@@ -31,6 +31,7 @@ from holdfast.worker.devices import WeightCasts
 from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
+    MAX_FINITE_NORM,
     CommitVote,
     StepCommitted,
     StepOutcome,
@@ -38,13 +39,13 @@ from holdfast.worker.step.commit import (
     not_finite,
 )
 from holdfast.worker.step.finite_check import (
-    FiniteCheck,
-    readback_from,
+    begin_readback,
+    clip,
+    norm_on,
     skips_by_itself,
     step_unless,
 )
 from holdfast.worker.step.gradient_sets import GradientSet, multiply
-from holdfast.worker.step.norms import GradientNorm, norm_on
 from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, logged_value
 from holdfast.worker.step.stepper import StepContext, Work
 
@@ -78,7 +79,7 @@ class DeviceStepper:
         self._new_set = functools.partial(GradientSet, layout, device)
         self._sets: dict[int, GradientSet] = {}
         self._norm = norm_on(device, context.trained, replica.model_buffers)
-        self._readback = readback_from(device, NUM_STATS + 1)
+        self._readback = begin_readback
         self._has_whole_state = False
         self._shard: CurrentShard | None = None
         self.restart()
@@ -161,17 +162,16 @@ class DeviceStepper:
         """Implements `Stepper.commit`."""
         self._status.enter(Phase.REDUCE)
         mean = self._mean(step)
-        norm = self._norm(mean.gradients)
-        check = FiniteCheck.of(norm.total)
-        wait = self._readback(torch.cat([mean.rest.stats, norm.total.view(1)]))
+        norm, norms = self._norm(mean.gradients)
+        wait = self._readback(torch.cat([mean.rest.stats, norm.view(1)]))
         stops = self._job.non_finite == "stop" and scale == 1
-        outcome = functools.partial(self._outcome, step, mean.names, norm, wait, stops=stops)
+        outcome = functools.partial(self._outcome, step, mean.names, norms, wait, stops=stops)
         gradients = [each for each in mean.gradients if each is not None]
         most = self._job.clip_norm
         # Either the device decides, or the host knows before anything changes.
         known = None if self._defers(gradients) else outcome()
         if most is not None and known is None:
-            check.clip(gradients, most)
+            clip(gradients, norm, most)
         elif most is not None and known is not None and most < known.norm < math.inf:
             multiply(gradients, most / (known.norm + 1e-6))
         self._status.enter(Phase.OPTIMIZER)
@@ -179,7 +179,8 @@ class DeviceStepper:
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._intact.begin_change(self._rank)
         if known is None or not known.skipped:
-            self._update(mean, check.is_bad if known is None else None)
+            is_bad = ~(norm < MAX_FINITE_NORM)  # also if it is NaN
+            self._update(mean, is_bad if known is None else None)
         self._begin_step()
         # The count of steps comes last: a reader of it finds the loss of that step, if it is known.
         if known is not None:
@@ -225,7 +226,7 @@ class DeviceStepper:
         self,
         step: int,
         names: Sequence[str],
-        norm: GradientNorm,
+        norms: Callable[[], list[float]],
         wait: Callable[[], list[float]],
         *,
         stops: bool,
@@ -237,7 +238,7 @@ class DeviceStepper:
         """
         *means, total = wait()
         if stops and not is_finite(total):
-            raise not_finite(step, dict(zip(self._names, norm.by_parameter(), strict=True)))
+            raise not_finite(step, dict(zip(self._names, norms(), strict=True)))
         logged = dict(zip(names, means[LOGGED:], strict=False))
         return StepOutcome(
             loss=means[LOSS], logged=logged, norm=total, skipped=not is_finite(total)

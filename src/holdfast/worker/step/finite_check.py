@@ -5,99 +5,105 @@
 
 The host enqueues the next step meanwhile, so the device never waits for it. An optimizer that
 cannot skip by itself is stepped once the host has the copy.
+
+On a CPU the norm is that of a slot, the same as in `collectives.exact` to the last bit. On a GPU it
+is made of one norm a parameter: the bits of a reduction depend on its shape there, so every worker
+reduces the whole gradient in the same calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from holdfast.worker.step.commit import MAX_FINITE_NORM
+from holdfast.arena.tensors import as_real
+from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.worker.step.commit import norm_of
+from holdfast.worker.step.shard_work import Gradients
 
 _SKIPPING: Final = (SGD, Adam, AdamW, Adagrad)
 """Optimizers whose fused kernels change nothing where `found_inf` is 1."""
+_WIDE: Final = (torch.float64, torch.complex128)
 
-Readback = Callable[[torch.Tensor], Callable[[], list[float]]]
-"""Begins to copy a few numbers, float64[n], to the host; the result waits for them."""
-
-
-class Event(Protocol):
-    """Marks a place in the queue of a device."""
-
-    def record(self) -> None:
-        """Mark the end of what is queued now."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has passed the mark."""
-        ...
+Norm = Callable[[Gradients], tuple[torch.Tensor, Callable[[], list[float]]]]
+"""Gives the 2-norm of a whole gradient, float64[] on its device, and a function for the norm of
+each parameter, 0 without a gradient, which waits for the device. It is called before the next step
+commits."""
 
 
-class PinnedReadback:
-    """Copies numbers to page-locked memory, without waiting for the device.
+def norm_on(
+    device: torch.device, trained: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
+) -> Norm:
+    """The norm for gradients on a device.
 
     Args:
-        memory: float64[n], on the host. The copy before has been read before the next one begins.
-        new_event: Makes an event of the device.
+        device: The device.
+        trained: The parameters that get a gradient, by name.
+        buffers: The model's buffers by name.
     """
+    if device.type != "cpu":
+        return norm_of_norms
+    layout = SlotLayout(trained, buffers)
+    slot = Slot(torch.zeros(layout.layout.size_bytes, dtype=torch.uint8), layout)
 
-    def __init__(self, memory: torch.Tensor, new_event: Callable[[], Event]) -> None:
-        self._memory = memory
-        self._new_event = new_event
+    def norm_in_slot(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list[float]]]:
+        slot.write_gradients(gradients)
+        total = torch.tensor(slot.norm(), dtype=torch.float64)
+        return total, lambda: [norm_of(each) for each in slot.gradients]
 
-    def __call__(self, values: torch.Tensor) -> Callable[[], list[float]]:
-        self._memory.copy_(values, non_blocking=True)
-        event = self._new_event()
-        event.record()
-
-        def wait() -> list[float]:
-            event.synchronize()
-            found: list[float] = self._memory.tolist()
-            return found
-
-        return wait
+    return norm_in_slot
 
 
-def readback_from(device: torch.device, count: int) -> Readback:
-    """The readback of `count` numbers from a device."""
-    if device.type == "cpu":
-        return lambda values: values.clone().tolist
-    memory = torch.empty(count, dtype=torch.float64, pin_memory=True)
-    return PinnedReadback(memory, torch.cuda.Event)
+def norm_of_norms(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list[float]]]:
+    """The norm of the norms of all parameters; nothing waits for the device."""
+    norms: list[torch.Tensor | None] = [None] * len(gradients)
+    # In float32 at least, and together as far as that is one call.
+    for dtype in (torch.float32, torch.float64):
+        own = {
+            at: as_real(each)
+            for at, each in enumerate(gradients)
+            if each is not None and (each.dtype in _WIDE) == (dtype is torch.float64)
+        }
+        if own:
+            found = torch.stack(torch._foreach_norm(list(own.values()), 2, dtype=dtype)).double()
+            for at, norm in zip(own, found.unbind(), strict=True):
+                norms[at] = norm
+    present = [each for each in norms if each is not None]
+    total = torch.linalg.vector_norm(torch.stack(present)) if present else torch.zeros(()).double()
+    return total, lambda: [0.0 if each is None else float(each) for each in norms]
 
 
-@dataclass(frozen=True, slots=True)
-class FiniteCheck:
-    """The result for a gradient, on its device.
+def clip(gradients: Sequence[torch.Tensor], norm: torch.Tensor, most: float) -> None:
+    """Scale gradients to a norm of at most `most`, if theirs is more.
 
-    Attributes:
-        norm: Its 2-norm, float64[].
-        is_bad: True if it is not finite, bool[].
+    Args:
+        gradients: float32.
+        norm: Their norm, float64[] on their device.
+        most: The norm.
     """
+    # A quotient of tensors: by a number, PyTorch multiplies with the rounded inverse.
+    factor = torch.full_like(norm, most) / (norm + 1e-6)
+    factor = torch.where(norm > most, factor, 1.0).float()
+    torch._foreach_mul_(list(gradients), factor)
 
-    norm: torch.Tensor
-    is_bad: torch.Tensor
 
-    @classmethod
-    def of(cls, norm: torch.Tensor) -> FiniteCheck:
-        """The result for a gradient with this norm."""
-        return cls(norm, ~(norm < MAX_FINITE_NORM))  # also if it is NaN
+def begin_readback(values: torch.Tensor) -> Callable[[], list[float]]:
+    """Begin to copy a few numbers, float64[n], to the host; the result waits for them."""
+    if values.device.type == "cpu":
+        return values.clone().tolist
+    copied = values.to("cpu", non_blocking=True)  # to page-locked memory
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
 
-    def clip(self, gradients: Sequence[torch.Tensor], most: float) -> None:
-        """Scale gradients to a norm of at most `most`, as far as they are longer.
+    def wait() -> list[float]:
+        arrived.synchronize()
+        found: list[float] = copied.tolist()
+        return found
 
-        Args:
-            gradients: float32.
-            most: The norm.
-        """
-        # A quotient of tensors: by a number, PyTorch multiplies with the rounded inverse.
-        factor = torch.full_like(self.norm, most) / (self.norm + 1e-6)
-        factor = torch.where(self.norm > most, factor, 1.0).float()
-        torch._foreach_mul_(list(gradients), factor)
+    return wait
 
 
 def skips_by_itself(optimizers: Iterable[Optimizer]) -> bool:
@@ -109,15 +115,14 @@ def skips_by_itself(optimizers: Iterable[Optimizer]) -> bool:
 
 
 def step_unless(
-    is_bad: torch.Tensor, optimizers: Iterable[Optimizer], step: Callable[[], None]
+    is_bad: torch.Tensor, optimizers: Sequence[Optimizer], step: Callable[[], None]
 ) -> None:
     """Step optimizers, which skip the step on the device if `is_bad` is True there."""
     found = is_bad.float()
-    held = list(optimizers)
-    for each in held:
+    for each in optimizers:
         each.found_inf = found  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
     try:
         step()
     finally:
-        for each in held:
+        for each in optimizers:
             del each.found_inf  # type: ignore[attr-defined]
