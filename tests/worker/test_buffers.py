@@ -109,6 +109,30 @@ def test_values_in_other_memory_count(model, buffers, slot_layout):
     assert model.mean.tolist() == [0] * 3
 
 
+def test_buffers_of_every_dtype_reach_the_slot():
+    model = nn.Linear(1, 1)
+    dtypes = (torch.float32, torch.complex64, torch.bool, torch.float64, torch.int64)
+    for number, dtype in enumerate((*dtypes, torch.bfloat16, *dtypes)):
+        model.register_buffer(f"b{number}", torch.full((number + 1,), number, dtype=dtype))
+    model.register_buffer("last", torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    given = values(model)
+    layout = SlotLayout(dict(model.named_parameters()), given)
+    trained = Trained(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1),))
+    packed = replica_layout(trained)
+    replica = Replica(trained, packed, torch.zeros(packed.size_bytes, dtype=torch.uint8))
+    buffers = Buffers(replica, layout)
+    buffers.begin()
+    slot = Slot(torch.zeros(layout.layout.size_bytes, dtype=torch.uint8), layout)
+    buffers.write_to(slot, 2.0)
+    for name, found in zip(layout.buffer_names, slot.buffers, strict=True):
+        assert torch.equal(found, 2 * given[name])
+    for name, found in zip(layout.kept_names, slot.kept, strict=True):
+        assert torch.equal(found, given[name])
+    buffers.take(slot, torch.ones(len(layout.buffer_names)), slot.kept)
+    for name, found in replica.buffers.items():
+        assert torch.equal(found, given[name] * (1 if name in layout.kept_names else 2))
+
+
 def test_buffers_that_share_memory_keep_sharing_it():
     class Sharing(nn.Module):
         def __init__(self):

@@ -53,6 +53,7 @@ class SlotLayout:
         buffers: The model's buffers by name.
 
     Attributes:
+        gradient_bytes: Size of all gradients; averaged buffers follow.
         dtype_ranges: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
         blocks: The ranges cut into pieces of up to BLOCK elements, as `(range, start, end)`,
             elements; the same for every world size, and each aligned. A long tensor has blocks of
@@ -65,7 +66,10 @@ class SlotLayout:
     def __init__(
         self, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
     ) -> None:
-        averaged = {name: b for name, b in buffers.items() if as_real(b).is_floating_point()}
+        # In the order that they have in a replica.
+        by_dtype = pack_by_dtype(field_of(name, each) for name, each in buffers.items()).entries
+        ordered = {each.name: buffers[each.name] for each in by_dtype}
+        averaged = {name: b for name, b in ordered.items() if as_real(b).is_floating_point()}
         self.kept_names = tuple(name for name in buffers if name not in averaged)
         self.parameter_names = tuple(parameters)
         self.buffer_names = tuple(averaged)
@@ -74,7 +78,8 @@ class SlotLayout:
         self.complex_names = [name for name, tensor in added.items() if tensor.is_complex()]
         fields = [field_of(name, as_real(tensor.detach())) for name, tensor in added.items()]
         gradients = pack_by_dtype(fields[: len(parameters)])
-        averages = pack_by_dtype(fields[len(parameters) :])
+        averages = Layout.pack(fields[len(parameters) :])
+        self.gradient_bytes = gradients.size_bytes
         # Gradients first, then buffers: so `sums` is one range at the start, and the blocks of
         # gradients are the first blocks.
         self.layout = Layout.pack(
@@ -88,9 +93,8 @@ class SlotLayout:
             ]
         )
         # Offsets of averages are relative to their own layout, which follows that of gradients.
-        shift = gradients.size_bytes
         self.dtype_ranges = [(*each, True) for each in gradients.dtype_ranges()] + [
-            (dtype, start + shift, end + shift, False)
+            (dtype, start + self.gradient_bytes, end + self.gradient_bytes, False)
             for dtype, start, end in averages.dtype_ranges()
         ]
         spans = {

@@ -10,18 +10,18 @@ of integer buffers the first shard's are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import nn
 
-from holdfast.arena.layout import ALIGNMENT, Entry, aligned
+from holdfast.arena.layout import ALIGNMENT, Layout, aligned
 from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.state_dicts import plain_name
-from holdfast.arena.tensors import DTYPES, view
+from holdfast.arena.tensors import DTYPES, as_real, view
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import JobError
 
@@ -44,14 +44,21 @@ class Buffers:
         self._committed = replica.flat[start:end].view(torch.int64).view(-1, _WORDS)
         self._flat = self._committed.clone()
         self._memory = self._flat.view(-1).view(torch.uint8)
-        entries = {each.name: each for each in replica.layout.entries}
+        names = {MODEL + name: name for name in given}
         places = {
-            name: replace(each, offset=each.offset - start)
-            for name in given
-            for each in [entries[MODEL + name]]
+            names[each.name]: replace(each, offset=each.offset - start)
+            for each in replica.layout.entries
+            if each.name in names
         }
         self._views = {name: view(self._memory, each) for name, each in places.items()}
-        self._averaged = list(_runs(places, layout))
+        # Those of one dtype are neighbours here and in a slot, in the same order.
+        self._averaged: list[tuple[torch.Tensor, slice]] = []
+        at = layout.gradient_bytes
+        for name, first, last in Layout(tuple(places.values()), end - start).dtype_ranges():
+            values = as_real(self._memory[first:last].view(DTYPES[name])).view(-1)
+            if values.is_floating_point():
+                self._averaged.append((values, slice(at, at + last - first)))
+                at += last - first
         self._kept = [self._views[name] for name in layout.kept_names]
         rows = [
             (places[name].offset // ALIGNMENT, aligned(places[name].end) // ALIGNMENT)
@@ -73,12 +80,12 @@ class Buffers:
             else:
                 self._working[name] = _writable(buffer.to(self._memory.device))
                 self._apart.append((self._working[name], self._views[name]))
-        names = {buffer: name for name, buffer in given.items()}
+        tensors = {buffer: name for name, buffer in given.items()}
         self._places = [  # a buffer that several modules share has several places and one name
-            (module._buffers, key, names[buffer])
+            (module._buffers, key, tensors[buffer])
             for _, module in self._modules
             for key, buffer in module._buffers.items()
-            if buffer in names
+            if buffer in tensors
         ]
         self._bound = [id(self._working[name]) for _, _, name in self._places]
         self._known = {  # with those of a base
@@ -146,9 +153,9 @@ class Buffers:
             JobError: A buffer was added, removed or reshaped.
         """
         self._gather()
-        for run in self._averaged:
+        for mine, place in self._averaged:
+            theirs = slot.memory[place].view(mine.dtype)
             # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
-            mine, theirs = run.of(self._memory, slot.memory)
             torch.mul(mine, weight, out=theirs)
             if not weight:  # 0 x NaN is NaN
                 theirs.zero_()
@@ -176,9 +183,8 @@ class Buffers:
             kept: By integer buffer.
             is_bad: True on the device, bool[], to commit nothing.
         """
-        for run in self._averaged:
-            mine, theirs = run.of(self._memory, mean.memory)
-            mine.copy_(theirs)
+        for mine, place in self._averaged:
+            mine.copy_(mean.memory[place].view(mine.dtype))
         if self._kept:
             torch._foreach_copy_(self._kept, list(kept))
         flags = changed.to(self._flat.device, torch.bool)
@@ -247,59 +253,6 @@ class Buffers:
                     "checkpoints do not have it; register it with a tensor of its final shape in "
                     "the model's constructor"
                 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """Buffers of one dtype that are neighbours, in the model's memory and in slots.
-
-    Attributes:
-        dtype: Of real numbers.
-        here, there: Their first byte in the model's memory, and in a slot.
-        size_bytes: Their size, padding included.
-    """
-
-    dtype: torch.dtype
-    here: int
-    there: int
-    size_bytes: int
-
-    def is_before(self, other: _Run) -> bool:
-        """True if the other one continues this one in both memories."""
-        ends = (self.dtype, self.here + self.size_bytes, self.there + self.size_bytes)
-        return ends == (other.dtype, other.here, other.there)
-
-    def of(self, memory: torch.Tensor, slot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The elements in the model's memory, and in a slot's."""
-        mine = memory[self.here : self.here + self.size_bytes].view(self.dtype)
-        return mine, slot[self.there : self.there + self.size_bytes].view(self.dtype)
-
-
-def _runs(places: Mapping[str, Entry], layout: SlotLayout) -> Iterator[_Run]:
-    """The fewest runs of averaged buffers.
-
-    Args:
-        places: Places of all buffers in the model's memory, by name.
-        layout: Layout of a slot.
-    """
-    named = {f"buffer.{name}": name for name in layout.buffer_names}
-    run = None
-    for entry in layout.layout.entries:
-        if entry.name not in named:
-            continue
-        new = _Run(
-            dtype=DTYPES[entry.dtype],
-            here=places[named[entry.name]].offset,
-            there=entry.offset,
-            size_bytes=aligned(entry.size_bytes),
-        )
-        if run is not None and run.is_before(new):
-            new = replace(run, size_bytes=run.size_bytes + new.size_bytes)
-        elif run is not None:
-            yield run
-        run = new
-    if run is not None:
-        yield run
 
 
 def _of_shape(name: str, buffer: torch.Tensor | None, known: torch.Tensor) -> torch.Tensor:
