@@ -87,20 +87,14 @@ class Buffers:
             for key, buffer in module._buffers.items()
             if buffer in tensors
         ]
-        self._bound = [id(self._working[name]) for _, _, name in self._places]
+        objects = {id(given[name]): id(own) for name, own in self._working.items()}
+        self._bound = [objects.get(each, each) for each in self._bound_now()]
         self._known = {  # with those of a base
             (id(module), key)
             for _, module in self._modules
             for key, buffer in module._buffers.items()
             if buffer is not None
         }
-        self._counts = [len(module._buffers) for _, module in self._modules]
-        self._absent = [  # a module may get one later
-            (module._buffers, key)
-            for _, module in self._modules
-            for key, buffer in module._buffers.items()
-            if buffer is None
-        ]
         self._addresses = [each.data_ptr() for each in self._working.values()]
 
     def begin(self) -> None:
@@ -110,7 +104,7 @@ class Buffers:
         pass.
         """
         # User code may have bound another tensor in the shard before.
-        if self._are_rebound:
+        if self._bound_now() != self._bound:
             for buffers, key, name in self._places:
                 buffers[key] = self._working[name]
         if self._working:
@@ -120,13 +114,9 @@ class Buffers:
             # pass.
             buffer.data.copy_(values)
 
-    @property
-    def _are_rebound(self) -> bool:
-        """True if user code has bound other tensors; nearly always False, so it has to be fast."""
-        try:
-            return [id(buffers[key]) for buffers, key, _ in self._places] != self._bound
-        except KeyError:  # one was removed
-            return True
+    def _bound_now(self) -> list[int]:
+        """Identities of the model's buffers; nearly always the same, so it has to be fast."""
+        return [id(each) for _, module in self._modules for each in module._buffers.values()]
 
     @contextmanager
     def committed(self) -> Iterator[None]:
@@ -232,15 +222,13 @@ class Buffers:
                     buffer.data = self._views[name].copy_(
                         _of_shape(name, buffer, self._views[name])
                     )
-        if self._are_rebound:
+        if self._bound_now() != self._bound:
             for buffers, key, name in self._places:
                 found = buffers.get(key)
                 # Of several modules that share a buffer, one may have bound a new tensor: that is
                 # the value.
                 if found is not self._working[name]:
                     self._views[name].copy_(_of_shape(name, found, self._views[name]))
-        counts = [len(module._buffers) for _, module in self._modules]
-        if counts != self._counts or any(each.get(key) is not None for each, key in self._absent):
             for prefix, module in self._modules:
                 self._check_none_is_new(prefix, module)
 
