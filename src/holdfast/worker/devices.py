@@ -168,14 +168,18 @@ class WeightCasts:
     """Keeps the weights that autocast has cast, from one shard of a step to the next.
 
     PyTorch forgets them at the end of the outermost context, of which one is held open here.
+
+    Args:
+        precision: The job's; with fp32 there are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str) -> None:
+        self._is_needed = precision in _LOW_PRECISIONS
         self._kept = False
 
     def keep(self) -> None:
         """Keep casts until `forget`."""
-        if not self._kept:
+        if self._is_needed and not self._kept:
             torch.autocast_increment_nesting()
             self._kept = True
 

@@ -18,6 +18,7 @@ from holdfast.arena.memory import Phase, Word
 from holdfast.arena.replica import Replica
 from holdfast.errors import JobError
 from holdfast.worker.context import WorkerContext
+from holdfast.worker.devices import WeightCasts
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     CurrentShard,
@@ -38,6 +39,7 @@ class BackwardPass:
 
     Attributes:
         parameters: The parameters, in the order of gradients.
+        casts: What autocast has cast.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class BackwardPass:
         self._leaves = LossLeaves(replica)
         self._status = worker.status
         self._failpoints = worker.failpoints
+        self.casts = WeightCasts(worker.job.precision)
 
     def run(
         self,
@@ -100,11 +103,13 @@ class BackwardPass:
         self._status.enter(before)
 
     def end(self, shard: CurrentShard) -> None:
-        """Forget what is shown of a shard.
+        """Forget what is shown of a shard, and weight casts that may lack their gradient.
 
         Raises:
             JobError: User code has changed it, or a gradient is not from `session.backward`.
         """
+        if not self._all_fired(shard):
+            self.casts.forget()
         if shard.discarded:
             self._shown.forget()
         elif shard.weight is None:
@@ -116,7 +121,7 @@ class BackwardPass:
         """Leave no gradient in any parameter."""
         self._shown.forget()
 
-    def all_fired(self, shard: CurrentShard) -> bool:
+    def _all_fired(self, shard: CurrentShard) -> bool:
         """True if every parameter that is trained has a gradient of this shard."""
         if not shard.fired:  # no gradient was computed
             return False

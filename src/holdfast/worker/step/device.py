@@ -27,7 +27,6 @@ from holdfast.collectives.slot import LOGGED, LOSS
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
-from holdfast.worker.devices import WeightCasts
 from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -74,8 +73,6 @@ class DeviceStepper:
         self.buffers = Buffers(replica, layout)
         self._names = list(context.trained)
         self._pass = BackwardPass(context.trained, replica, worker)
-        self._casts = WeightCasts()
-        self._keeps_casts = job.precision != "fp32"
         self._new_set = functools.partial(GradientSet, layout, device)
         self._sets: dict[int, GradientSet] = {}
         self._norm = norm_on(device, context.trained, replica.model_buffers)
@@ -107,8 +104,7 @@ class DeviceStepper:
         """Implements `Stepper.begin_shard`."""
         self.buffers.begin()
         self._shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take_slot())
-        if self._keeps_casts:
-            self._casts.keep()
+        self._pass.casts.keep()
         # Last, so that nothing above draws from the shard's random numbers.
         seed_everything(seed)
 
@@ -134,8 +130,6 @@ class DeviceStepper:
         shard = self._shard
         self._shard = None
         assert shard is not None, "no shard was begun"
-        if not self._pass.all_fired(shard):
-            self._casts.forget()
         self._pass.end(shard)
         if shard.discarded:
             return
@@ -280,7 +274,7 @@ class DeviceStepper:
         return self._sets[number]
 
     def _begin_step(self) -> None:
-        self._casts.forget()
+        self._pass.casts.forget()
         for each in self._sets.values():
             each.gradients = []
         self._sums = PartialSums(self._set, self._num_sets, self._num_leaves)

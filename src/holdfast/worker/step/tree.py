@@ -28,7 +28,6 @@ from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
-from holdfast.worker.devices import WeightCasts
 from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -79,7 +78,6 @@ class TreeStepper:
         replica = self._replica
         self._clip_norm = job.clip_norm
         self._non_finite = job.non_finite
-        self._keeps_casts = job.precision != "fp32"
         layout = sections.slot_layout
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
@@ -93,7 +91,6 @@ class TreeStepper:
         self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, begin_reduce)
         self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
-        self._casts = WeightCasts()
         self.on_gradients: Callable[[], object] | None = None
         self._shard: _SlotShard | None = None
         self._recheck: Recheck | None = None
@@ -163,8 +160,7 @@ class TreeStepper:
             lends_gradients=lends and self._replica.flat.device.type == "cpu",
             verify_only=self._is_verified_only(work),
         )
-        if self._keeps_casts:
-            self._casts.keep()
+        self._pass.casts.keep()
         # Last, so that nothing above draws from the shard's random numbers.
         seed_everything(seed)
 
@@ -195,8 +191,6 @@ class TreeStepper:
         shard = self._shard
         self._shard = None
         assert shard is not None, "no shard was begun"
-        if not self._pass.all_fired(shard):
-            self._casts.forget()
         self._pass.end(shard)
         if shard.discarded:
             return
@@ -331,7 +325,7 @@ class TreeStepper:
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
-        self._casts.forget()
+        self._pass.casts.forget()
         self._recheck = None
         self._peer_tables = []
         self._lending.end()
