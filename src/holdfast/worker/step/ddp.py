@@ -48,9 +48,8 @@ from holdfast.worker.step.commit import (
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     LossLeaves,
-    check_logged_count,
+    add_logged,
     check_loss,
-    checked_number,
     unscaled_gradients,
 )
 from holdfast.worker.step.stepper import StepContext, Work
@@ -141,7 +140,7 @@ class DdpStepper:
         self._intact = sections.intact
         self._weight: float | None = None
         self._done = False
-        self._logged: dict[str, float] = {}
+        self._logged: dict[str, Any] = {}
         self._parameters = list(replica.parameters.values())
         self._gradients: list[torch.Tensor | None] = []
         self._shown = ShardGradients(replica.parameters, replica.optimizers)
@@ -224,8 +223,7 @@ class DdpStepper:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
-        self._logged |= {name: checked_number(name, each) for name, each in values.items()}
-        check_logged_count(self._logged)
+        add_logged(self._logged, values)
 
     def end_shard(self) -> None:
         """Complete the batch; see `Stepper.end_shard`."""

@@ -45,7 +45,7 @@ from holdfast.worker.step.finite_check import (
     step_unless,
 )
 from holdfast.worker.step.gradient_sets import GradientSet, multiply
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, logged_value
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, add_logged
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -59,7 +59,7 @@ class DeviceStepper:
     def __init__(self, context: StepContext) -> None:
         self._replica = replica = context.replica
         worker = context.worker
-        self._job = job = worker.job
+        self._job = worker.job
         self._rank = worker.group.rank
         self._status = worker.status
         self._intact = context.sections.intact
@@ -121,9 +121,9 @@ class DeviceStepper:
         self._pass.run(shard, loss, scale, weight, trains, collect)
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Implements `Stepper.log`; a tensor is not read, which would wait for the device."""
+        """Implements `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
-        self._shard.log({name: logged_value(name, each) for name, each in values.items()})
+        add_logged(self._shard.logged, values)
 
     def end_shard(self) -> None:
         """Complete the shard's set and add it to its sibling's, if that is here."""

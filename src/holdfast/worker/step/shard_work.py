@@ -52,15 +52,6 @@ class CurrentShard:
     discarded: bool = False
     logged: dict[str, Any] = field(default_factory=dict)
 
-    def log(self, values: Mapping[str, Any]) -> None:
-        """Add logged values.
-
-        Raises:
-            JobError: There are more than fit.
-        """
-        self.logged |= values
-        check_logged_count(self.logged)
-
 
 class Sum(Protocol):
     """A partial sum."""
@@ -217,33 +208,25 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     return gradients
 
 
-def checked_number(name: str, value: Any) -> float:
-    """A value that user code logs.
+def add_logged(logged: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Add what user code logs for a shard: numbers, or tensors of float64 with one element, which
+    stay on their device.
 
     Raises:
-        JobError: It is no number.
+        JobError: One is no number, or there are more than fit.
     """
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise JobError(
-            f"session.log({name}=…) needs one number, the mean over the shard's samples: {error}"
-        ) from None
-
-
-def logged_value(name: str, value: Any) -> float | torch.Tensor:
-    """A value that user code logs: a number, or a tensor that stays where it is, float64[].
-
-    Raises:
-        JobError: It is no number.
-    """
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
-        return value.detach().double().view(())
-    return checked_number(name, value)
-
-
-def check_logged_count(logged: Mapping[str, float]) -> None:
-    """Raises: JobError: more is logged than fits."""
+    for name, value in values.items():
+        try:
+            if isinstance(value, torch.Tensor) and not value.is_complex():
+                # A copy, since user code may change its own; to read it would wait for the device.
+                logged[name] = value.detach().to(torch.float64, copy=True).view(())
+            else:
+                logged[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise JobError(
+                f"session.log({name}=…) needs one number, the mean over the shard's samples: "
+                f"{error}"
+            ) from None
     if len(logged) > NUM_STATS - LOGGED:
         raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
 

@@ -40,7 +40,7 @@ from holdfast.worker.step.commit import (
     not_finite,
 )
 from holdfast.worker.step.recheck import Recheck
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, checked_number
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, add_logged
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -184,7 +184,7 @@ class TreeStepper:
     def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
         assert self._shard is not None, "log without a shard"
-        self._shard.log({name: checked_number(name, each) for name, each in values.items()})
+        add_logged(self._shard.logged, values)
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, if that is here."""
