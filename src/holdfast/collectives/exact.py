@@ -298,7 +298,7 @@ class TreeReducer:
             return slot.stats.clone(), slot.used.clone(), slot
         stats, used, first = self._stats_of(term.left)
         right_stats, right_used, other = self._stats_of(term.right)
-        check_names(first, other)
+        check_names(are_equal=torch.equal(first.names, other.names))
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
     def _reduce_block(self, index: int, term: tree.Term) -> float:

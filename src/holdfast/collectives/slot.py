@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
@@ -140,14 +140,6 @@ def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tup
     ]
 
 
-class HasNames(Protocol):
-    """Has the names of the logged values."""
-
-    @property
-    def names(self) -> torch.Tensor:
-        """Names as `arena.tensors.write_names` writes them."""
-
-
 class Slot:
     """Views of one slot's memory, uint8[layout.size_bytes].
 
@@ -229,7 +221,7 @@ class Slot:
             mine.add_(others)
         self.stats.add_(other.stats)
         self.used.logical_or_(other.used)
-        check_names(self, other)
+        check_names(are_equal=torch.equal(self.names, other.names))
 
 
 def square(block: torch.Tensor) -> float:
@@ -246,15 +238,10 @@ def square(block: torch.Tensor) -> float:
     return float(block.double().square().sum())
 
 
-def check_names(left: HasNames, right: HasNames) -> None:
-    """Raises: JobError: The two shards have logged different names."""
-    if not torch.equal(left.names, right.names):
-        raise names_differ()
-
-
-def names_differ() -> JobError:
-    """The error for two shards that have logged different names."""
-    return JobError(
-        "two shards of one step have logged different names: "
-        "every shard of a step must log the same values"
-    )
+def check_names(*, are_equal: bool) -> None:
+    """Raises: JobError: Two shards have logged different names."""
+    if not are_equal:
+        raise JobError(
+            "two shards of one step have logged different names: "
+            "every shard of a step must log the same values"
+        )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.arena.tensors import as_real
-from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, names_differ
+from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, check_names
 from holdfast.worker.step.shard_work import Gradients
 
 
@@ -59,8 +59,7 @@ class GradientSet:
         Raises:
             JobError: Its shards have logged other names.
         """
-        if self.names != other.names:
-            raise names_differ()
+        check_names(are_equal=self.names == other.names)
         self.gradients = _added(self.gradients, other.gradients)
         self.weight += other.weight
         for mine, others in zip(self.rest.sums, other.rest.sums, strict=True):
