@@ -154,14 +154,6 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
             pynvml.nvmlShutdown()
 
 
-def driver_version() -> str:
-    """Version of NVIDIA's driver; empty if it does not work."""
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    return ""
-
-
 def _gpu(number: int) -> DriverGpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     memory = _known(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))

@@ -12,14 +12,14 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group, agree
 from holdfast.errors import JobError
-from holdfast.hardware.nvml import driver_version
+from holdfast.hardware.nvml import Driver
 from holdfast.job.models import MistralSpec, Model
 from holdfast.worker.checks.kernels import kernel_digests
 
@@ -30,21 +30,14 @@ _LIBRARIES: Final = ("bitsandbytes", "peft", "transformers")
 """Libraries that compute parts of a model with 4-bit weights."""
 
 
-class GpuProperties(Protocol):
-    """Properties of a GPU that `torch.cuda.get_device_properties` returns.
+def values_of_gpu(gpu: Any, versions: Mapping[str, str]) -> dict[str, str]:
+    """Values of a GPU, and versions of its software, by name.
 
-    Attributes:
-        name: Name that its maker gives it, with the profile if it is an instance of MIG.
+    Args:
+        gpu: From `torch.cuda.get_device_properties`; its name has the profile of an instance of
+            MIG.
+        versions: The versions by name.
     """
-
-    name: str
-    multi_processor_count: int
-    major: int
-    minor: int
-
-
-def values_of_gpu(gpu: GpuProperties, versions: Mapping[str, str]) -> dict[str, str]:
-    """Values of a GPU, and versions of its software, by name."""
     units = f"{gpu.multi_processor_count} SMs, capability {gpu.major}.{gpu.minor}"
     return {"gpu": f"{gpu.name}, {units}", **versions}
 
@@ -127,7 +120,7 @@ def _digest(text: str) -> int:
 def _on_gpu(device: torch.device) -> dict[str, str]:
     cuda = torch.version.cuda or ""
     versions = {
-        "driver": driver_version(),
+        "driver": Driver().version,
         "cuda": cuda,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "cublas": _version("nvidia-cublas-cu12" if cuda.startswith("12.") else "nvidia-cublas"),
