@@ -29,16 +29,11 @@ _WORD: Final = 8
 
 def digest(tensors: Iterable[torch.Tensor]) -> int:
     """Digest the bytes of `tensors`, in their order; BITS bits, never negative."""
-    return hashed((sums(tensor), tensor.nbytes) for tensor in tensors)
-
-
-def hashed(parts: Iterable[tuple[torch.Tensor, int]]) -> int:
-    """The digest of tensors with these `sums` and sizes, bytes."""
     hasher = hashlib.blake2b(digest_size=BITS // 8)
-    for each, size_bytes in parts:
+    for tensor in tensors:
         # The length keeps apart tensors whose bytes only continue one another.
-        hasher.update(size_bytes.to_bytes(_WORD))
-        hasher.update(each.cpu().numpy().data)
+        hasher.update(tensor.nbytes.to_bytes(_WORD))
+        hasher.update(sums(tensor).cpu().numpy().data)
     return int.from_bytes(hasher.digest())
 
 
