@@ -92,8 +92,8 @@ def check_separate(tensors: Mapping[str, torch.Tensor], trained: Collection[str]
     ranges = sorted((t.data_ptr(), name) for name, t in tensors.items() if t.data_ptr())
     for (start, name), (other_start, other) in itertools.pairwise(ranges):
         # Elements of tensors with gaps, such as columns of one matrix, may alternate in memory.
-        is_dense = tensors[name].is_contiguous() and tensors[other].is_contiguous()
-        overlap = start + tensors[name].nbytes > other_start if is_dense else start == other_start
+        whole = tensors[name].is_contiguous() and tensors[other].is_contiguous()
+        overlap = start + tensors[name].nbytes > other_start if whole else start == other_start
         if overlap and (name in trained or other in trained):
             raise JobError(
                 f"{name} and {other} share memory, which ends when training begins; make them one "

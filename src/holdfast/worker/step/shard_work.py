@@ -199,8 +199,10 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     """
     gradients = [parameter.grad for parameter in parameters]
     for at, gradient in enumerate(gradients):
-        if gradient is not None and (gradient.is_sparse or gradient.is_conj()):
-            gradients[at] = _dense(gradient)
+        if gradient is not None and gradient.is_sparse:
+            gradients[at] = gradient.coalesce().to_dense()
+        elif gradient is not None and gradient.is_conj():
+            gradients[at] = gradient.resolve_conj()
     found = [gradient for gradient in gradients if gradient is not None]
     # A power of two: the division changes no bit, unless a gradient is too small for float32.
     if scale != 1 and found:
@@ -229,10 +231,6 @@ def add_logged(logged: dict[str, Any], values: Mapping[str, Any]) -> None:
             ) from None
     if len(logged) > NUM_STATS - LOGGED:
         raise JobError(f"a step can log {NUM_STATS - LOGGED} values, not {len(logged)}")
-
-
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.resolve_conj()
 
 
 def _leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
