@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -73,8 +74,7 @@ class DeviceStepper:
         self.buffers = Buffers(replica, layout)
         self._names = list(context.trained)
         self._pass = BackwardPass(context.trained, replica, worker)
-        self._new_set = functools.partial(GradientSet, layout, device)
-        self._sets: dict[int, GradientSet] = {}
+        self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, layout, device))
         self._norm = norm_on(device, context.trained, replica.model_buffers)
         self._readback = begin_readback
         self._has_whole_state = False
@@ -211,7 +211,7 @@ class DeviceStepper:
 
     def _sum(self, term: tree.Term) -> GradientSet:
         if isinstance(term, tree.Partial):
-            return self._set(term.slot)
+            return self._sets[term.slot]
         left = self._sum(term.left)
         left.add(self._sum(term.right))
         return left
@@ -268,14 +268,9 @@ class DeviceStepper:
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self.buffers.take(mean.rest, mean.rest.used, mean.rest.kept, is_bad)
 
-    def _set(self, number: int) -> GradientSet:
-        if number not in self._sets:
-            self._sets[number] = self._new_set()
-        return self._sets[number]
-
     def _begin_step(self) -> None:
         self._pass.casts.forget()
         for each in self._sets.values():
             each.gradients = []
-        self._sums = PartialSums(self._set, self._num_sets, self._num_leaves)
+        self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)
         self.buffers.begin()
