@@ -9,9 +9,9 @@ from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Draft, Failure, Stage, Status, StoredCheckpoint
 
 
-def log_of(workers=1, segment=100):
+def log_of(workers=1, most=100):
     policy = RecoveryPolicy(world_size=workers, min_workers=workers)
-    return DebugLog(CoordinatorStateMachine(policy, [], 0.0), segment)
+    return DebugLog(CoordinatorStateMachine(policy, [], 0.0), most)
 
 
 def joined(host="a", number=1, **fields):
@@ -24,19 +24,25 @@ def test_an_entry_has_the_event_the_time_and_what_came_of_it():
     (entry,) = log.entries
     assert (entry.now, entry.event, entry.actions) == (2.0, joined(), tuple(actions))
     assert (entry.generation, entry.stage) == (1, Stage.HALT)
-    assert (log.start.generation, log.machine.generation) == (0, 1)
 
 
-def test_the_log_is_bounded_and_starts_with_the_machine_before_its_oldest_entry():
-    log = log_of(segment=3)
-    generations = []
-    for number in range(1, 20):
-        generations.append(log.machine.generation)
-        status = joined(number=number, generation=log.machine.generation, stage=Stage.HALT)
-        log.handle(status, float(number))
-        assert 1 <= len(log.entries) <= 6
-        oldest = int(log.entries[0].now)
-        assert log.start.generation == generations[oldest - 1]
+def test_the_log_is_bounded_and_keeps_the_newest_entries():
+    log = log_of(most=3)
+    for number in range(1, 8):
+        log.handle(Tick(), float(number))
+    assert [entry.now for entry in log.entries] == [5.0, 6.0, 7.0]
+
+
+def test_the_log_has_a_line_an_event_and_its_actions_below():
+    log = log_of()
+    log.handle(joined(), 2.0)
+    log.handle(Tick(), 3.5)
+    assert list(log.in_words()) == [
+        "       0.000  HALT 1      a reports IDLE in generation 0, capacity 1",
+        "                          → record generation 1 {0: a}",
+        "                          → ask a for HALT in generation 1, ranks [0]",
+        "       1.500  HALT 1      Tick",
+    ]
 
 
 def test_an_event_that_the_machine_fails_with_is_the_last_one():
@@ -46,6 +52,8 @@ def test_an_event_that_the_machine_fails_with_is_the_last_one():
         log.handle(joined(), 1.0)
     assert log.entries[-1].event == joined()
     assert log.error == "ZeroDivisionError('division by zero')"
+    *_, last = log.in_words()
+    assert last == "              the state machine failed: ZeroDivisionError('division by zero')"
 
 
 def test_a_transition_that_is_not_in_the_table_is_refused():

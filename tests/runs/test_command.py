@@ -95,6 +95,10 @@ def test_json_ends_with_one_object_and_the_run_directory_is_whole(mark, job, tmp
         ".lock", "job.yaml", "events.jsonl", "metrics.jsonl", "loss.png", "result.json", "logs",
         "checkpoints", "coordinator.db", "run.id", "code-version.json",
     }  # fmt: skip
+    _, shown, _ = run(mark, "events", "--debug", tmp_path / "run")
+    first, *_, last = (line for line in shown.splitlines() if "→" not in line)
+    assert first.startswith("       0.000  ")
+    assert last[14:].startswith("END ")
 
 
 def tree_of(pid):

@@ -23,7 +23,6 @@ from holdfast.job import load
 from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import CRASH_DUMP, DEBUG_LOG, EVENTS, SECRETS
-from holdfast.wire import debug_file
 
 
 def main(words: Sequence[str]) -> int:
@@ -87,4 +86,4 @@ def _serve(options: argparse.Namespace) -> None:
         finally:
             path = run_dir / "logs" / (CRASH_DUMP if debug_log.error else DEBUG_LOG)
             with suppress(OSError):  # the disk is full: it is for debugging only
-                debug_file.write(path, debug_log)
+                path.write_text("\n".join([*debug_log.in_words(), ""]), encoding="utf-8")

@@ -1,14 +1,9 @@
-"""Debug log: the newest events of a coordinator, and the actions that its state machine returned.
-
-It holds the machine as it was before its oldest entry, so that the entries can be replayed: the
-same events at the same times give the same stages and actions (see
-`holdfast_bench.simulation.replay`). To stay bounded it keeps two segments, and drops the older one
-when the newer one is full.
-"""
+"""Debug log: the newest events of a coordinator, and the actions that its machine returned."""
 
 from __future__ import annotations
 
-import copy
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,8 +21,8 @@ from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
 from holdfast.core.events import AgentLost, Disconnected, ProbeCompleted, RunEvent, StatusReceived
 from holdfast.core.protocol import CheckpointResult, DesiredState, Draft, Stage, Status
 
-SEGMENT: Final = 2_000
-"""Events in a segment."""
+MAX_ENTRIES: Final = 4_000
+"""Most events that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +48,18 @@ class DebugLog:
 
     Args:
         machine: Not used by others from now on, except to read it.
-        segment: Events in a segment.
+        most: Most events that are kept.
 
     Attributes:
         machine: The machine.
-        start: A copy of it from before the first of `entries`.
         entries: The newest events, oldest first.
         error: Exception of the machine at the last of them; empty if it raised none.
     """
 
-    def __init__(self, machine: CoordinatorStateMachine, segment: int = SEGMENT) -> None:
+    def __init__(self, machine: CoordinatorStateMachine, most: int = MAX_ENTRIES) -> None:
         self.machine = machine
-        self.start = copy.deepcopy(machine)
-        self.entries: list[LogEntry] = []
+        self.entries = deque[LogEntry](maxlen=most)
         self.error = ""
-        self._segment = segment
-        self._middle = self.start
 
     def handle(self, event: RunEvent, now: float) -> list[RunAction]:
         """Let the machine handle an event; returns what is to be done, in order.
@@ -77,8 +68,6 @@ class DebugLog:
             Exception: The machine failed, or an invariant does not hold. The event is recorded as
                 the last one.
         """
-        if self.entries and len(self.entries) % self._segment == 0:
-            self._begin_segment()
         before = self.machine.stage
         actions = list[RunAction]()
         try:
@@ -101,12 +90,15 @@ class DebugLog:
             )
         return actions
 
-    def _begin_segment(self) -> None:
-        # Both segments are full: the older one goes, and the log starts at the copy between them.
-        if len(self.entries) == 2 * self._segment:
-            self.start = self._middle
-            self.entries = self.entries[self._segment :]
-        self._middle = copy.deepcopy(self.machine)
+    def in_words(self) -> Iterator[str]:
+        """A line an event: seconds since the oldest, stage, event, and below it the actions."""
+        for entry in self.entries:
+            since = entry.now - self.entries[0].now
+            where = f"{entry.stage.name} {entry.generation}"
+            yield f"{since:12.3f}  {where:<10}  {event_in_words(entry.event)}"
+            yield from (f"{'':26}→ {action_in_words(action)}" for action in entry.actions)
+        if self.error:
+            yield f"{'':14}the state machine failed: {self.error}"
 
 
 def check(machine: CoordinatorStateMachine, before: Stage, event: RunEvent) -> None:

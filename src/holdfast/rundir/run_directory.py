@@ -15,7 +15,7 @@ runs/digits-20260102-150405/
   code.zip            the sources of the task, packed for other hosts; these have them in code/
   logs/rank-0.log …   what each worker printed; rank-0.stacks: where it was when one hung
   logs/backup.log     what the process that copies the run to a second store printed
-  logs/coordinator-events.jsonl   what the coordinator decided; see wire.debug_file
+  logs/coordinator-events.txt   what the coordinator decided; see core.debug_log
   checkpoints/        see checkpoint.store
   bases/              frozen weights, which are in no checkpoint; see arena.frozen_base
   secrets/            keys and tokens of a run on several hosts, and for its metrics
@@ -62,9 +62,9 @@ CODE: Final = "code.py"
 """The source text of a task that came by value, for people."""
 ARCHIVE: Final = "code.zip"
 """The sources of the job's task, for other hosts; see `tasks.code`."""
-DEBUG_LOG: Final = "coordinator-events.jsonl"
-CRASH_DUMP: Final = "coordinator-crash.jsonl"
-"""Below `logs/`; see `wire.debug_file`."""
+DEBUG_LOG: Final = "coordinator-events.txt"
+CRASH_DUMP: Final = "coordinator-crash.txt"
+"""Below `logs/`; see `core.debug_log`."""
 SECRETS: Final = Path("secrets")
 TOKEN: Final = SECRETS / "join.token"
 """For runs on several hosts: keys and tokens, which only their owner can read."""

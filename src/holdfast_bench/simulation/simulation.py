@@ -14,7 +14,6 @@ from typing import Any
 
 from holdfast.core import actions, events
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.debug_log import DebugLog
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Probe, Stage
 from holdfast.core.reachability import PROBE_S
@@ -33,16 +32,12 @@ class Simulation:
         cluster: The cluster's parameters.
         policy: The coordinator's.
         seed: Fixes everything.
-        segment: As in `DebugLog`; 0 to record no events.
 
     Attributes:
-        debug_log: Of the newest coordinator, if its events are recorded.
         run: The coordinator's machine; None while it is down.
     """
 
-    def __init__(
-        self, cluster: Cluster, policy: RecoveryPolicy, seed: int, segment: int = 0
-    ) -> None:
+    def __init__(self, cluster: Cluster, policy: RecoveryPolicy, seed: int) -> None:
         self.cluster = cluster
         self.policy = policy
         self._timeline = Timeline(seed)
@@ -52,8 +47,6 @@ class Simulation:
         self._crash_in: int | None = None
         self._crash_back_s = 0.0
         self._run_tick: float | None = None
-        self._segment = segment
-        self.debug_log: DebugLog | None = None
         self.run: CoordinatorStateMachine | None = None
         self._start_coordinator()
         for _ in range(cluster.hosts):
@@ -195,8 +188,6 @@ class Simulation:
     def _start_coordinator(self) -> None:
         self.run = CoordinatorStateMachine(self.policy, self._journal, self.now)
         self._run_tick = None
-        if self._segment:
-            self.debug_log = DebugLog(self.run, self._segment)
         self._agents.rest.stir(self.run.heartbeats)
         self._wake_run()
 
@@ -204,8 +195,7 @@ class Simulation:
         if self.run is None:
             return
         stage = self.run.stage
-        machine = self.run if self.debug_log is None else self.debug_log
-        asked = machine.handle(event, self.now)
+        asked = self.run.handle(event, self.now)
         self._seen += 1
         if self._seen % self.cluster.check_every == 0:
             self.run.check_invariants()

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.arguments import Json, NewestRun, run_directory
-from holdfast.core.debug_log import action_in_words, event_in_words
 from holdfast.errors import JobError
 from holdfast.record import history
 from holdfast.record.moments import is_event
 from holdfast.record.units import NBSP, count
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import CRASH_DUMP, DEBUG_LOG, EVENTS, RECOVERIES
-from holdfast.wire import debug_file
 
 
 def events(
@@ -32,8 +29,7 @@ def events(
     """Show what happened in a run: starts, failures, checkpoints, recovery reports."""
     path = run_directory(run)
     if debug:
-        for line in _debug_lines(path / "logs"):
-            print(line)
+        print(_debug_log(path / "logs"), end="")
         return
     if skipped := len(json_lines.unreadable(path / EVENTS)):
         print(
@@ -49,22 +45,12 @@ def events(
         print(line)
 
 
-def _debug_lines(logs: Path) -> Iterator[str]:
-    """The log of the newest coordinator, a line an event: seconds, stage, event, actions."""
+def _debug_log(logs: Path) -> str:
+    """The log of the newest coordinator; see `core.debug_log`."""
     paths = [path for name in (DEBUG_LOG, CRASH_DUMP) if (path := logs / name).exists()]
     if not paths:
         raise JobError(
             f"{logs} has no {DEBUG_LOG} yet: the coordinator writes it when it ends by itself"
         )
-    path = max(paths, key=lambda path: path.stat().st_mtime)
-    try:
-        recorded = debug_file.read(path)
-    except ValueError as error:
-        raise JobError(str(error)) from None
-    for entry in recorded.entries:
-        since = entry.now - recorded.entries[0].now
-        asked = "".join(f"\n{'':26}→ {action_in_words(action)}" for action in entry.actions)
-        where = f"{entry.stage.name} {entry.generation}"
-        yield f"{since:12.3f}  {where:<10}  {event_in_words(entry.event)}{asked}"
-    if recorded.error:
-        yield f"{'':14}the state machine failed: {recorded.error}"
+    newest = max(paths, key=lambda path: path.stat().st_mtime)
+    return newest.read_text(encoding="utf-8", errors="replace")
