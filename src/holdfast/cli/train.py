@@ -93,7 +93,7 @@ def train(
     if backup is not None and not background:  # else the command before this one has done so
         if not resume or dry_run:
             raise JobError("--from continues a run: add --resume or extend=true, without --dry-run")
-        from holdfast.api.from_backup import fetch_run
+        from holdfast.api.fetch import fetch_run
 
         run = fetch_run(backup, run)
     named, asked = _named(job, words, run if resume else None)
@@ -108,7 +108,7 @@ def train(
         print(text.rstrip("\n"))
         return
     if download:
-        from holdfast.api.download import download_data
+        from holdfast.api.fetch import download_data
 
         download_data(chosen.data)
     if (on or detach) and not background:
