@@ -1,4 +1,4 @@
-"""AgentProcess: an agent as a child of a process that Ray has started.
+"""AgentProcess: an agent as a child of a process that Ray has started, such as an actor.
 
 It reads a token from its standard input and ends when that is closed, so it does not outlive the
 process that has started it. Little is imported here: that comes before the agent's own start.
@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
+
+import ray
 
 END_TIMEOUT_S: Final = 30.0
 LAST_LINES: Final = 3
@@ -70,3 +72,23 @@ class AgentProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(END_TIMEOUT_S)
+
+
+class AgentActor:
+    """Runs one agent on a node of a Ray cluster, which knows of no worker and no step."""
+
+    def node(self) -> str:
+        """The id of this actor's node."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def run(self, arguments: tuple[str, ...], token: str) -> tuple[int, str]:
+        """Run an agent to its end.
+
+        Args:
+            arguments: Arguments of the command `holdfast`.
+            token: For its standard input.
+
+        Returns:
+            Its exit status, and the end of what it has printed.
+        """
+        return AgentProcess(arguments, token).await_end()

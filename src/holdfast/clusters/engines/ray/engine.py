@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from holdfast.clusters.engines.engine import Launch, ResourceRequest
 from holdfast.clusters.engines.ray import cluster
-from holdfast.clusters.engines.ray.agent_actor import AgentActor
+from holdfast.clusters.engines.ray.agent_process import AgentActor
 from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 
