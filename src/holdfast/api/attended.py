@@ -22,7 +22,6 @@ from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
 from holdfast.sinks.backup.backup_sink import sinks_of_backup
 from holdfast.sinks.callback import Callback, OnEvent
-from holdfast.sinks.loss_curve import LossCurve
 from holdfast.sinks.notifier import Notifier
 from holdfast.sinks.prometheus.address import MetricsAddress
 from holdfast.sinks.prometheus.served_metrics import metrics_of_run
@@ -144,7 +143,6 @@ def sinks_of(
     return (
         terminal,
         RunFiles(path),
-        LossCurve(path),
         Notifier(job.name, job.notify, os.environ, path, tell),
         callback,
         Trackers(job, os.environ, path, tell),

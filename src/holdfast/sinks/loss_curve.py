@@ -1,4 +1,4 @@
-"""LossCurve: draws the loss of a run that has ended.
+"""Loss curve: draws the loss of a run that has ended.
 
 Pillow draws it in a tenth of the time that matplotlib takes to be imported.
 """
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.record.sink import Ending, Sink
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,22 +37,6 @@ _MARGIN: Final = 0.05
 """Part of an axis that stays free above and below a curve."""
 _TICKS: Final = 7
 """Most ticks of an axis."""
-
-
-class LossCurve(Sink):
-    """Draws `loss.png` from `metrics.jsonl`.
-
-    Args:
-        run_dir: The run's directory.
-    """
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-
-    def close(self, ending: Ending | None) -> None:
-        """Draw the losses of all steps, and the accuracy if there is one."""
-        if ending is not None and ending.result.get("steps"):  # a script may keep its own files
-            draw(self._run_dir / METRICS, self._run_dir / "loss.png")
 
 
 def draw(metrics: Path, picture: Path) -> None:

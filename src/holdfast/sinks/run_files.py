@@ -1,4 +1,4 @@
-"""RunFiles: keeps recovery reports and the result in the run's directory."""
+"""RunFiles: keeps recovery reports, the result and the loss curve in the run's directory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from holdfast.record import recovery_reports
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Ending, Sink
 from holdfast.rundir.json_lines import JsonLines
-from holdfast.rundir.run_directory import RECOVERIES, RESULT
+from holdfast.rundir.run_directory import METRICS, RECOVERIES, RESULT
+from holdfast.sinks import loss_curve
 
 
 class RunFiles(Sink):
-    """Writes `recoveries.jsonl` and `result.json`.
+    """Writes `recoveries.jsonl`, `result.json` and `loss.png`.
 
     Args:
         run_dir: The run's directory.
@@ -29,6 +30,8 @@ class RunFiles(Sink):
             file.write(**recovery_reports.plain(report))
 
     def close(self, ending: Ending | None) -> None:
-        """Write the result, if there is one."""
+        """Write the result, if there is one, and draw its losses."""
         if ending is not None and ending.result:
             (self._run_dir / RESULT).write_text(json.dumps(ending.result, indent=1) + "\n")
+            if ending.result.get("steps"):  # a script may keep its own files
+                loss_curve.draw(self._run_dir / METRICS, self._run_dir / "loss.png")
