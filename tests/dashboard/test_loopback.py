@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.views.dashboard.live import LiveRuns
 from holdfast.views.dashboard.loopback_only import is_own
-from holdfast.views.dashboard.page_link import PageLink
+from holdfast.views.dashboard.view import PageLink
 
 pytest.importorskip("streamlit")
 HOLDFAST = Path(sys.executable).with_name("holdfast")

@@ -15,10 +15,9 @@ from holdfast.views.dashboard import theme
 from holdfast.views.dashboard.live import DAMAGED, LiveRuns
 from holdfast.views.dashboard.markup import Panel, text
 from holdfast.views.dashboard.page import FAST, FAST_S, FOOTER, PANELS, SLOW_S, brand, panel_error
-from holdfast.views.dashboard.page_link import AXES, SPANS, PageLink
 from holdfast.views.dashboard.panels import runs as runs_panel
 from holdfast.views.dashboard.panels import summary
-from holdfast.views.dashboard.view import Axis, View
+from holdfast.views.dashboard.view import AXES, SPANS, Axis, PageLink, View
 
 NO_COMPARISON: Final = "no run"
 _CHART: Final = {"displayModeBar": False, "displaylogo": False}

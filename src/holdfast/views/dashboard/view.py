@@ -1,12 +1,14 @@
-"""View: one run as the page shows it now: its record, its horizontal axis, its marks."""
+"""View: one run as the page shows it now: its record, its horizontal axis, its marks; and what the
+address of the page says of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, log10
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 
@@ -19,6 +21,46 @@ from holdfast.views.dashboard.theme import Colors
 Axis = Literal["time", "step"]
 TICKS: Final = 60
 """A chart of a run that trains changes so often at least, while the run takes as long again."""
+AXES: Final[Mapping[str, Axis]] = {"Time": "time", "Step": "step"}
+"""Horizontal axes by their words."""
+SPANS: Final[Mapping[str, float | None]] = {"All": None, "10 min": 600.0, "1 min": 60.0}
+"""Spans of the charts, the last seconds, by their words."""
+_SPAN_NAMES: Final = {"All": "all", "10 min": "10min", "1 min": "1min"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLink:
+    """Choice of a visitor, as the address of the page has it; a link and a reload keep that.
+
+    Attributes:
+        run: The run's name.
+        axis, span: Words of `AXES` and `SPANS`.
+    """
+
+    run: str
+    axis: str = "Time"
+    span: str = "All"
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str], names: Sequence[str]) -> Self:
+        """Read the query of an address; unknown words mean the default.
+
+        Args:
+            query: Query of the address.
+            names: Names of the runs that there are, the one that is shown by default first.
+        """
+        axes: dict[str, str] = {value: word for word, value in AXES.items()}
+        spans = {value: word for word, value in _SPAN_NAMES.items()}
+        run = query.get("run", "")
+        return cls(
+            run=run if run in names else names[0],
+            axis=axes.get(query.get("axis", ""), "Time"),
+            span=spans.get(query.get("span", ""), "All"),
+        )
+
+    def query(self) -> dict[str, str]:
+        """The address's part for it."""
+        return {"run": self.run, "axis": AXES[self.axis], "span": _SPAN_NAMES[self.span]}
 
 
 @dataclass(frozen=True, kw_only=True)
