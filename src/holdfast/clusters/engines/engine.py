@@ -11,13 +11,20 @@ start and to stop. Only the coordinator fences hosts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from holdfast.core.placement.replacing import AgentPlace
 from holdfast.core.placement.shares import Needs
+from holdfast.errors import JobError
 from holdfast.job.resources import Resources
+from holdfast.wire.token import Token
 
 PLACED: Final = "placed"
 """A line that an agent prints to its engine, by standard output, when it has begun."""
@@ -105,3 +112,42 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End all agents and give back what was reserved."""
+
+
+def tell_engine(word: str) -> None:
+    """Tell the engine something, as a command that it has started."""
+    with suppress(OSError):  # it is gone, which ends this process
+        os.write(1, f"{word}\n".encode())
+
+
+def begin(end: Callable[[], object]) -> None:
+    """Tell the engine that this command has begun.
+
+    Args:
+        end: Called in a thread when the command is to end: the engine has closed the pipe, or is
+            gone. The token has been read before.
+    """
+    tell_engine(PLACED)
+
+    def await_end_of_input() -> None:
+        while sys.stdin.read(1):
+            pass
+        end()
+
+    threading.Thread(target=await_end_of_input, daemon=True).start()
+
+
+def read_token(path: Path | None) -> Token:
+    """The token in a file, or in the first line of standard input.
+
+    Raises:
+        JobError: There is none.
+    """
+    if path is None:
+        return Token.parse(sys.stdin.readline().strip())
+    try:
+        return Token.parse(path.read_text(encoding="ascii").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"token file {path} cannot be read: {error}; copy it to this host") from None
+    except JobError as error:
+        raise JobError(f"token file {path}: {error}") from None

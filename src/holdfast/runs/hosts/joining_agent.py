@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Final, TypeAlias
 
 from holdfast.checkpoint.sealing.seal import Seal
-from holdfast.clusters.engines.engine import OVER, TAKEN_AWAY
+from holdfast.clusters.engines.engine import OVER, TAKEN_AWAY, begin, read_token, tell_engine
 from holdfast.clusters.engines.kubernetes.trainjob_status import TrainerServer, TrainJobStatus
 from holdfast.core.placement.replacing import RejoinDelay
 from holdfast.core.placement.shares import Share
@@ -44,7 +44,6 @@ from holdfast.rundir.run_directory import (
 from holdfast.runs.hosts.checkpoint_fetch import provide
 from holdfast.runs.hosts.collector import Collector
 from holdfast.runs.hosts.endpoint import Interface, address_towards
-from holdfast.runs.hosts.engine_pipe import begin, read_token, tell_engine
 from holdfast.runs.hosts.host_claims import LOOK_S, claimed_shares
 from holdfast.runs.hosts.hosts import HostHandle, HostState
 from holdfast.runs.hosts.local import LocalHost, LocalHosts
