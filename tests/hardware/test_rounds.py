@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.hardware.rounds import Round, timing
+from holdfast.hardware.rates import Round, timing
 
 
 def rounds(*pairs):

@@ -1,12 +1,15 @@
 """Rates: matrix products and copies of a device, by torch.
 
-The best of many short rounds counts, if they agree; see `rounds`.
+Other processes can make a round slower, never faster, so the best of many short rounds count. On a
+busy host even these are slow, and all by the same factor at times. So a round counts only if the
+threads that computed in it had a processor whenever they could use one, and a rate is reliable only
+if some of the best of these rounds agree.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,6 @@ from typing import Final
 import torch
 
 from holdfast.hardware.profile import Precision
-from holdfast.hardware.rounds import Round, Timing, timing
 
 DTYPES: Final[dict[Precision, torch.dtype]] = {
     "fp32": torch.float32,
@@ -34,6 +36,52 @@ ROUND_S: Final = 0.01
 MIN_ROUNDS: Final = 3
 PATIENCE: Final = 5
 """How many times as long rounds that do not agree are repeated."""
+AGREEING: Final = 3
+"""How many of the best rounds must agree."""
+TOLERANCE: Final = 0.1
+"""By which fraction the slowest of these may take longer than the best."""
+MAX_WAIT: Final = 0.05
+"""How long threads may have waited for a processor in a round that counts, as a fraction of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round.
+
+    Attributes:
+        seconds: Duration.
+        waited_s: Time that threads of this process waited for a processor meanwhile; their sum.
+    """
+
+    seconds: float
+    waited_s: float
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if no other process has slowed it down much."""
+        return self.waited_s <= MAX_WAIT * self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds that something takes, by some rounds.
+
+    Attributes:
+        seconds: The best round.
+        is_reliable: True if the rounds agree.
+    """
+
+    seconds: float
+    is_reliable: bool
+
+
+def timing(rounds: Sequence[Round]) -> Timing:
+    """The result of some rounds, at least one."""
+    quiet = sorted(each.seconds for each in rounds if each.is_quiet)
+    best = quiet[:AGREEING]
+    if len(best) == AGREEING and best[-1] <= (1 + TOLERANCE) * best[0]:
+        return Timing(seconds=best[0], is_reliable=True)
+    return Timing(seconds=min(each.seconds for each in rounds), is_reliable=False)
 
 
 @dataclass(frozen=True, slots=True)
