@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.api.background import show
 from holdfast.cli import main
-from holdfast.cli.output import checked_output
+from holdfast.cli.main import checked_output
 from recorded_run import write_run
 
 
