@@ -5,10 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from holdfast.job.models import BertSpec, CnnSpec, Gpt2Spec, GptSpec, MlpSpec, ResnetSpec
-from holdfast.models.cnn import SmallCnn
 from holdfast.models.gpt import Gpt as SmallGpt
-from holdfast.models.mlp import MultilayerPerceptron
 from holdfast.models.resnet import BasicBlock, Bottleneck, ResNet
+from holdfast.models.small import MultilayerPerceptron, SmallCnn
 
 
 def build(

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from torch import nn, optim
 
-from holdfast.models.cnn import SmallCnn
 from holdfast.models.gpt import Gpt
 from holdfast.models.resnet import BasicBlock, ResNet
+from holdfast.models.small import SmallCnn
 from holdfast_bench.unlike.slowed import Mode, SlowedDevice
 from holdfast_bench.unlike.step_log import StepLog
 from holdfast_bench.workloads import CONTEXT, Images, RandomDataset, Tokens, Workload
