@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli.checkpoint import diff, ls, pin, prune, show, verify
+from holdfast.cli.checkpoint import diff, keep, ls, show, verify
 
 app = typer.Typer(
     help="List, check, compare and keep the checkpoints of a run.", no_args_is_help=True
@@ -13,5 +13,5 @@ app.command("ls")(ls.ls)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.command("diff")(diff.diff)
-app.command("prune")(prune.prune)
-app.command("pin")(pin.pin)
+app.command("prune")(keep.prune)
+app.command("pin")(keep.pin)

@@ -1,4 +1,4 @@
-"""`holdfast checkpoint prune`: delete the checkpoints that retention does not keep, now."""
+"""`holdfast checkpoint prune` and `pin`: what retention deletes now, and what it always keeps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
+from holdfast.checkpoint.find import find_checkpoint, store_of
 from holdfast.checkpoint.prune import Pruner
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
 from holdfast.cli.arguments import run_directory
-from holdfast.cli.checkpoint.reading import reachable, reading, settings_of
+from holdfast.cli.checkpoint.reading import RunOrCheckpoint, reachable, reading, settings_of
 from holdfast.core.checkpoints.retention import RetentionPolicy
+from holdfast.errors import CheckpointError, JobError
 from holdfast.rundir.run_directory import held
 
 
@@ -63,3 +65,32 @@ def prune(
         print(f"{name}  {'would be ' if dry_run else ''}deleted")
     if not pruning.delete:
         print("nothing to delete")
+
+
+def pin(
+    checkpoint: RunOrCheckpoint,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Let retention delete it again.")
+    ] = False,
+) -> None:
+    """Keep a checkpoint forever, also while the run is live."""
+    with reachable(checkpoint):
+        path = find_checkpoint(checkpoint)
+        store = store_of(path)
+        if remove:
+            if path.name not in store.pinned():
+                raise JobError(f"{path} is not pinned; holdfast checkpoint ls says which are")
+            store.unpin(path.name)
+        else:
+            if path.name in store.committed():
+                _check(store, path.name)
+            store.pin(path.name)
+    print(f"{path}  {'no longer ' if remove else ''}pinned")
+
+
+def _check(store: CheckpointStore, name: str) -> None:
+    """Raises: CheckpointError: The checkpoint is damaged, as far as its manifest says."""
+    try:
+        store.manifest(name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; it was not pinned: pin another checkpoint") from None
