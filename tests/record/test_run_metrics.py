@@ -17,8 +17,7 @@ from holdfast.rundir.system_file import SystemFile
 from holdfast.sinks.prometheus import catalogue
 from holdfast.sinks.prometheus.address import MetricsAddress
 from holdfast.sinks.prometheus.metrics_server import MAX_REQUESTS, serving
-from holdfast.sinks.prometheus.run_metrics import RunMetrics
-from holdfast.sinks.prometheus.system_metrics import MAX_AGE_S, SystemMetrics
+from holdfast.sinks.prometheus.run_metrics import MAX_AGE_S, RunMetrics, SystemMetrics
 from holdfast.wire.rpc import RunStateMessage
 from system_samples import SAMPLE, taken
 

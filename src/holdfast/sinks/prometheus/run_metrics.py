@@ -1,20 +1,23 @@
-"""RunMetrics: counts what happens in a run, and shows it when Prometheus asks.
+"""RunMetrics and SystemMetrics: what happens in a run and what its hosts use, when Prometheus asks.
 
     Follower ── on_line, on_recovery, on_progress ──▶ RunMetrics ◀── collect ── HTTP server
 
 It is a sink like others: it runs in the command's process, and no worker waits for it. Counters
-begin at 0 with every start of a run, as Prometheus expects of a process.
+begin at 0 with every start of a run, as Prometheus expects of a process. What hosts use is read
+from `system.jsonl` at each scrape.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
 from holdfast.core.protocol import Stage
@@ -24,12 +27,15 @@ from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
 from holdfast.record.live_state import FailureWindow, RecentSteps, Roster
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Sink
+from holdfast.rundir.system_file import SystemFile
 from holdfast.sinks.prometheus import catalogue
-from holdfast.sinks.prometheus.instruments import counter, gauge, gauges, histogram
+from holdfast.sinks.prometheus.catalogue import CatalogueMetric
 from holdfast.wire.rpc import RunStateMessage
 
 BALANCE_STEPS: Final = 20
 """Count of the newest steps in which the balance is measured."""
+MAX_AGE_S: Final = 60.0
+"""A host without a newer sample is not shown: it has left, or is lost. Clocks may differ."""
 
 
 class RunMetrics(Sink):
@@ -222,6 +228,31 @@ class RunMetrics(Sink):
         yield gauge(catalogue.DESIRED_WORKERS, self._desired_workers)
 
 
+class SystemMetrics:
+    """Collects the metrics of hosts and their GPUs.
+
+    Args:
+        run_dir: The run's directory, with the samples of this host or of all.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._file = SystemFile(run_dir)
+
+    def collect(self) -> Iterator[Family]:
+        """Give all metrics; see `prometheus_client.registry.Collector`."""
+        oldest = time.time() - MAX_AGE_S
+        samples = [each for each in self._file.newest().values() if each.time_unix_s > oldest]
+        for metric, field in _OF_HOST.items():
+            yield gauges(metric, (((each.host,), getattr(each, field)) for each in samples))
+        gpus = [((each.host, str(gpu.index)), gpu) for each in samples for gpu in each.gpus]
+        yield gauges(catalogue.GPU_INFO, (((*labels, gpu.name), 1) for labels, gpu in gpus))
+        for metric, field in _OF_GPU.items():
+            yield gauges(metric, ((labels, getattr(gpu, field)) for labels, gpu in gpus))
+        workers = [((each.host, str(one.rank)), one) for each in samples for one in each.workers]
+        for metric, field in _OF_WORKER.items():
+            yield gauges(metric, ((labels, getattr(one, field)) for labels, one in workers))
+
+
 def _cause_of(report: RecoveryReport) -> str:
     """First failure, in a word."""
     first = report.causes[0]
@@ -242,3 +273,71 @@ def _balance(steps: RecentSteps) -> Iterator[Family]:
     relative = [speed / fastest if fastest else None for speed in speeds]
     yield gauges(catalogue.WORKER_SPEED, zip(ranks, relative, strict=True))
     yield gauge(catalogue.IMBALANCE, breakdown.imbalance(busy_s))
+
+
+def counter(metric: CatalogueMetric, values: Iterable[str] = ()) -> Counter:
+    """A counter that is in no registry; it begins with 0 for each of the values of its label, so
+    that the first rise is seen.
+    """
+    _omit_times_of_creation()
+    made = Counter(metric.name, metric.text, metric.labels, registry=None)
+    for value in values:
+        made.labels(value)
+    return made
+
+
+def histogram(metric: CatalogueMetric) -> Histogram:
+    """A histogram that is in no registry."""
+    _omit_times_of_creation()
+    return Histogram(metric.name, metric.text, buckets=metric.buckets, registry=None)
+
+
+def gauge(metric: CatalogueMetric, value: float | None) -> Family:
+    """A gauge without labels; None if it is not known."""
+    return gauges(metric, [((), value)])
+
+
+def gauges(
+    metric: CatalogueMetric, values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> Family:
+    """A gauge with labels.
+
+    Args:
+        metric: The gauge.
+        values: The values of its labels, and its own; None where it is not known.
+    """
+    family = GaugeMetricFamily(metric.name, metric.text, labels=metric.labels)
+    for labels, value in values:
+        if value is not None:
+            family.add_metric(labels, value)
+    return family
+
+
+def _omit_times_of_creation() -> None:
+    """The client adds a gauge for each counter, which nothing here reads."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+_OF_HOST: Final[dict[CatalogueMetric, str]] = {
+    catalogue.HOST_CPU: "cpu",
+    catalogue.HOST_LOAD: "load",
+    catalogue.HOST_MEMORY: "memory_bytes",
+    catalogue.HOST_MEMORY_LIMIT: "memory_total_bytes",
+    catalogue.HOST_RECEIVE: "network_receive_bytes_per_s",
+    catalogue.HOST_TRANSMIT: "network_transmit_bytes_per_s",
+    catalogue.HOST_READ: "disk_read_bytes_per_s",
+    catalogue.HOST_WRITE: "disk_write_bytes_per_s",
+    catalogue.HOST_SAMPLED: "time_unix_s",
+}
+"""The field of a sample for each metric."""
+_OF_GPU: Final[dict[CatalogueMetric, str]] = {
+    catalogue.GPU_UTILIZATION: "utilization",
+    catalogue.GPU_MEMORY: "memory_bytes",
+    catalogue.GPU_MEMORY_LIMIT: "memory_total_bytes",
+    catalogue.GPU_TEMPERATURE: "temperature_c",
+    catalogue.GPU_POWER: "power_w",
+}
+_OF_WORKER: Final[dict[CatalogueMetric, str]] = {
+    catalogue.WORKER_CPU: "cpu",
+    catalogue.WORKER_MEMORY: "memory_bytes",
+}

@@ -36,8 +36,7 @@ def metrics_of_run(
         yield ()
         return
     from holdfast.sinks.prometheus.metrics_server import serving
-    from holdfast.sinks.prometheus.run_metrics import RunMetrics
-    from holdfast.sinks.prometheus.system_metrics import SystemMetrics
+    from holdfast.sinks.prometheus.run_metrics import RunMetrics, SystemMetrics
 
     metrics = RunMetrics(
         run_dir,
@@ -55,6 +54,6 @@ def metrics_of_host(
 ) -> AbstractContextManager[None]:
     """Serve the metrics of this host and its GPUs while the context is open; see above."""
     from holdfast.sinks.prometheus.metrics_server import serving
-    from holdfast.sinks.prometheus.system_metrics import SystemMetrics
+    from holdfast.sinks.prometheus.run_metrics import SystemMetrics
 
     return serving(address, run_dir, (SystemMetrics(run_dir),), say)
