@@ -10,8 +10,7 @@ import torch
 
 from checkpoints import layout_of, save, state_of
 from holdfast.checkpoint.exports import weights
-from holdfast.checkpoint.exports.dcp import export_dcp
-from holdfast.checkpoint.exports.export import export
+from holdfast.checkpoint.exports.export import export, export_dcp
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.errors import CheckpointError, JobError
 

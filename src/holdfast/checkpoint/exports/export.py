@@ -1,11 +1,13 @@
-"""Export: writes the weights of a checkpoint as a file for PyTorch, safetensors or transformers."""
+"""Export: writes the weights of a checkpoint for PyTorch, its DCP, safetensors or transformers."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -15,6 +17,8 @@ from holdfast.checkpoint.find import manifest_of
 from holdfast.errors import JobError
 
 T = TypeVar("T")
+_METADATA: Final = ".metadata"
+"""In every directory of torch.distributed.checkpoint."""
 
 
 def export(
@@ -39,7 +43,7 @@ def export(
             the checkpoint.
         CheckpointError: The checkpoint is damaged.
     """
-    check_absent(target, replace=replace)
+    _check_absent(target, replace=replace)
     match target.suffix:
         case ".safetensors":
             _write(target, _copies(read_checkpoint(checkpoint, of, key)), save_file)
@@ -54,7 +58,56 @@ def export(
             )
 
 
-def check_absent(target: Path, *, replace: bool) -> None:
+def export_dcp(
+    checkpoint: Path,
+    target: Path,
+    of: str | None = None,
+    key: Path | None = None,
+    *,
+    replace: bool = False,
+) -> None:
+    """Write the directory that `torch.distributed.checkpoint.load` reads; else as `export`."""
+    _check_absent(target, replace=replace)
+    if target.exists() and not (target / _METADATA).exists():
+        raise JobError(f"{target} is not of torch.distributed.checkpoint; name another directory")
+    weights = read_checkpoint(checkpoint, of, key)
+    draft = target.with_name(f".{target.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)  # left by a crash
+    try:
+        _save(weights, draft)
+        _take_place(draft, target)
+    except OSError as error:
+        raise JobError(f"{target}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _save(weights: StateDict, folder: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is only one process
+            save(weights, storage_writer=FileSystemWriter(folder), no_dist=True)
+    except CheckpointException as error:  # no Exception
+        cause, _ = next(iter(error.failures.values()))
+        raise cause if isinstance(cause, OSError) else OSError(str(cause)) from None
+
+
+def _take_place(draft: Path, target: Path) -> None:
+    """Give a directory its name, in place of another one."""
+    # A directory cannot replace another one at once, so the old one steps aside for a moment.
+    old = target.with_name(f".{target.name}.old")
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    draft.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_absent(target: Path, *, replace: bool) -> None:
     """Raises: JobError: `target` exists, and is not to be replaced."""
     if target.exists() and not replace:
         raise JobError(f"{target} exists; name another file, or add --force to replace it")

@@ -73,7 +73,7 @@ def export(
     if target is None:
         raise JobError("name the FILE for the weights, or --format for the record of the run")
     if form is Format.DCP:
-        from holdfast.checkpoint.exports.dcp import export_dcp as write
+        from holdfast.checkpoint.exports.export import export_dcp as write
     else:
         from holdfast.checkpoint.exports.export import export as write
 
