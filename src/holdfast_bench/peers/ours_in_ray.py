@@ -43,24 +43,13 @@ def train(session: Session) -> None:
 
 def main() -> None:
     """Train until killed."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     from holdfast.integrations.ray_train import train_loop
-    from holdfast_bench.peers.peer_script import option_parser
-    from holdfast_bench.peers.ray_train import run_config, start_cluster
+    from holdfast_bench.peers.ray_train import cluster_options, fit
 
-    parser = option_parser(__doc__)
-    parser.add_argument("--workers", type=int, required=True)
-    options = parser.parse_args()
-    start_cluster(options.dir, options.workers)
+    options = cluster_options(__doc__)
     job = job_keys(options.workload, options.workers, STEPS)
     job |= {"params": {"workload": options.workload, "dir": str(options.dir)}}
-    TorchTrainer(
-        train_loop(train, job),
-        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
-        run_config=run_config(options.dir),
-    ).fit()
+    fit(options, train_loop(train, job))
 
 
 if __name__ == "__main__":

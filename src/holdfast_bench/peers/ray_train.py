@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -57,36 +58,37 @@ def train_loop(config: dict[str, Any]) -> None:
 
 def main() -> None:
     """Train until killed."""
-    parser = option_parser(__doc__)
+    fit(cluster_options(__doc__), train_loop, TorchConfig(backend="gloo"))
+
+
+def cluster_options(description: str | None) -> argparse.Namespace:
+    """The options of a script, once a cluster of one node has begun, with a CPU for each worker."""
+    parser = option_parser(description)
     parser.add_argument("--workers", type=int, required=True)
     options = parser.parse_args()
-    start_cluster(options.dir, options.workers)
-    TorchTrainer(
-        train_loop,
-        train_loop_config={"workload": options.workload, "dir": str(options.dir)},
-        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
-        torch_config=TorchConfig(backend="gloo"),
-        run_config=run_config(options.dir),
-    ).fit()
-
-
-def start_cluster(directory: Path, workers: int) -> None:
-    """Start a cluster of one node, with a CPU for each worker."""
     ray.init(
-        num_cpus=workers,
+        num_cpus=options.workers,
         include_dashboard=False,
-        _temp_dir=str(directory / "ray"),
+        _temp_dir=str(options.dir / "ray"),
         runtime_env={"env_vars": {name: os.environ[name] for name in PASSED}},
     )
+    return options
 
 
-def run_config(directory: Path) -> RunConfig:
-    """Settings of Ray Train for a lost worker, and for checkpoints."""
-    return RunConfig(
-        storage_path=str(directory / "results"),
-        failure_config=FailureConfig(max_failures=20),
-        checkpoint_config=CheckpointConfig(num_to_keep=2),
-    )
+def fit(options: argparse.Namespace, loop: Any, torch_config: TorchConfig | None = None) -> None:
+    """Train until killed; a loop with a configuration of torch gets the options that it needs."""
+    given = {"workload": options.workload, "dir": str(options.dir)}
+    TorchTrainer(
+        loop,
+        train_loop_config=given if torch_config else None,
+        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
+        torch_config=torch_config,
+        run_config=RunConfig(
+            storage_path=str(options.dir / "results"),
+            failure_config=FailureConfig(max_failures=20),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ),
+    ).fit()
 
 
 if __name__ == "__main__":

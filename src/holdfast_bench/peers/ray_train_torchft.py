@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray.train
-from ray.train import ScalingConfig
-from ray.train.torch import TorchTrainer
 from ray.train.v2.torch.torchft_config import TorchftConfig
 
-from holdfast_bench.peers.peer_script import option_parser
-from holdfast_bench.peers.ray_train import run_config, start_cluster
+from holdfast_bench.peers.ray_train import cluster_options, fit
 
 TUNED: Final = {
     "min_replicas": 1,
@@ -31,17 +28,8 @@ def train_loop(config: dict[str, Any]) -> None:
 
 def main() -> None:
     """Train until killed."""
-    parser = option_parser(__doc__)
-    parser.add_argument("--workers", type=int, required=True)
-    options = parser.parse_args()
-    start_cluster(options.dir, options.workers)
-    TorchTrainer(
-        train_loop,
-        train_loop_config={"workload": options.workload, "dir": str(options.dir)},
-        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=False),
-        torch_config=TorchftConfig(lighthouse_kwargs=TUNED, backend="gloo"),
-        run_config=run_config(options.dir),
-    ).fit()
+    config = TorchftConfig(lighthouse_kwargs=TUNED, backend="gloo")
+    fit(cluster_options(__doc__), train_loop, config)
 
 
 if __name__ == "__main__":
