@@ -55,9 +55,9 @@ BETWEEN_STEPS = [
     ("holdfast.worker.main:result_of", "after"),
 ]
 OUTSIDE_AN_UPDATE = [
-    ("holdfast.worker.step.tree:TreeStepper.begin_shard", "before"),
-    ("holdfast.worker.step.tree:TreeStepper.end_shard", "after"),
-    ("holdfast.collectives.exact:TreeReducer.reduced", "before"),
+    ("holdfast.worker.step.device:DeviceStepper.begin_shard", "before"),
+    ("holdfast.worker.step.device:DeviceStepper.end_shard", "after"),
+    ("holdfast.worker.step.device:DeviceStepper._mean", "after"),
     ("holdfast.worker.metrics:Metrics.step", "before"),
     ("holdfast.worker.metrics:Metrics.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
@@ -150,7 +150,8 @@ def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(inject, tmp_pa
 
 @pytest.mark.parametrize("workers", sampled([1, 2], 0))
 def test_a_run_that_loses_all_workers_in_an_update_resumes_from_memory(inject, tmp_path, workers):
-    at = "holdfast.worker.step.tree:TreeStepper._update"
+    stepper = "device:DeviceStepper" if workers == 1 else "tree:TreeStepper"
+    at = f"holdfast.worker.step.{stepper}._update"
     faults = [
         {"at": at, "when": "after", "rank": rank, "step": 9, "how": "kill"}
         for rank in range(workers)

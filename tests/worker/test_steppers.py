@@ -256,7 +256,6 @@ def test_clearing_all_gradients_after_backward_changes_nothing(stepper, model, r
         torch.testing.assert_close(parameter.detach(), plain.detach() - 0.1 * plain.grad)
 
 
-@pytest.mark.parametrize("exchange", ["arena"])  # alone, later shards are added to it
 def test_a_shards_gradient_can_be_read_and_kept(stepper, model):
     kept = []
     scale = torch.ones(4, requires_grad=True)

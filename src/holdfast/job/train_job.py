@@ -114,9 +114,9 @@ class TrainRequest(RunKeys):
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
     exchange: Literal["auto", "alone", "arena"] = "auto"
-    """Where workers add gradients with `sync: tree`; the weights are the same. `arena`: in the
-    host's shared memory. `alone`: one worker, on its device, where the gradient stays. `auto`:
-    `alone` for one worker on a GPU."""
+    """Where gradients are summed with `sync: tree`; the weights are the same. `alone`: where the
+    only worker computes them; if it is lost, its shards of that step are computed again. `arena`:
+    in memory that the workers of a host share. `auto`: `alone` for one worker."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     ddp: DdpSettings = DdpSettings()
@@ -231,9 +231,9 @@ class TrainRequest(RunKeys):
     def _check_exchange(self) -> None:
         """Raises: JobError: Something needs gradients in shared memory that are to stay outside."""
         refused = {
-            f"workers={self.workers}": (self.workers not in (1, AUTO), "workers=1"),
             "sync=ddp": (self.sync == "ddp", "sync=tree"),
             "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
+            f"workers={self.workers}": (self.workers not in (1, AUTO), "workers=1"),
         }
         for key, (is_given, instead) in refused.items():
             if self.exchange == "alone" and is_given:
@@ -241,12 +241,12 @@ class TrainRequest(RunKeys):
                     f"exchange=alone does not support {key}; set {instead}, or exchange=auto"
                 )
 
-    def keeps_gradients_on(self, device_type: str) -> bool:
+    @property
+    def is_alone(self) -> bool:
         """True if a lone worker sums gradients on its device; see `exchange`."""
         if self.exchange != "auto":
             return self.exchange == "alone"
-        is_alone = self.workers == 1 and self.sync == "tree" and self.non_finite != "recompute"
-        return is_alone and device_type != "cpu"
+        return self.workers == 1 and self.sync == "tree" and self.non_finite != "recompute"
 
     def check_hosts(self) -> None:
         """Raises: JobError: Several hosts cannot run the job."""

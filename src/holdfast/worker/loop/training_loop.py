@@ -417,6 +417,9 @@ class TrainingLoop:
         self._records.begin(
             committed, record, partial(self._breakdown.row, committed.times, counts)
         )
+        # A worker that takes this rank would continue from all that is known here.
+        if self._state.outlives_worker:
+            self._records.settle()
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
             self._breakdown.observe(self._progress.step, committed.times, counts)
         # Once a step on every worker, however many shards it computed.
@@ -425,9 +428,6 @@ class TrainingLoop:
             self._call_hooks("commit")
             for schedule in self._hooks.schedules:
                 schedule.advance(self._progress.step)
-            # A worker that takes this rank would continue from all that is known here.
-            if self._state.outlives_worker:
-                self._records.settle()
             # What the hooks have changed is state from here on, and the replica is marked as
             # intact.
             self._state.commit()

@@ -164,7 +164,7 @@ class AttachedModels:
     @cached_property
     def steppers(self) -> StepperFactory:
         """Builds the stepper, and has the model as user code calls it."""
-        return stepper_factory(self._job, self.module, self._device)
+        return stepper_factory(self._job, self.module)
 
     def register(self, name: str, registered: object) -> None:
         """Make `registered` part of the run's state.

@@ -77,7 +77,6 @@ class DeviceStepper:
         self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, layout, device))
         self._norm = norm_on(device, context.trained, replica.model_buffers)
         self._readback = begin_readback
-        self._has_whole_state = False
         self._shard: CurrentShard | None = None
         self.restart()
 
@@ -240,11 +239,8 @@ class DeviceStepper:
 
     def _defers(self, gradients: Sequence[torch.Tensor]) -> bool:
         """True if the device alone can decide on a step with these gradients."""
-        # A momentum that is not there yet would be memory that nothing has written.
-        self._has_whole_state = self._has_whole_state or not self._replica.uninitialized
         return (
-            self._has_whole_state
-            and self.on_gradients is None
+            self.on_gradients is None
             and self._job.precision != "fp16"
             and skips_by_itself(self._replica.optimizers)
             and (

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from holdfast.job.train_job import TrainJob
@@ -31,12 +30,12 @@ class StepperFactory:
     build: Callable[[StepContext], Stepper]
 
 
-def stepper_factory(job: TrainJob, model: nn.Module, device: torch.device) -> StepperFactory:
-    """The factory for a job that trains `model` on a device."""
+def stepper_factory(job: TrainJob, model: nn.Module) -> StepperFactory:
+    """The factory for a job that trains `model`."""
     if job.sync == "ddp":
         wrapped = DdpModel(model)
         build = functools.partial(DdpStepper, wrapped)
         return StepperFactory(model=wrapped, reduces_in_slots=False, build=build)
-    if job.keeps_gradients_on(device.type):
+    if job.is_alone:
         return StepperFactory(model=model, reduces_in_slots=False, build=DeviceStepper)
     return StepperFactory(model=model, reduces_in_slots=True, build=TreeStepper)

@@ -71,8 +71,11 @@ def norm_of_norms(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list
             found = torch.stack(torch._foreach_norm(list(own.values()), 2, dtype=dtype)).double()
             for at, norm in zip(own, found.unbind(), strict=True):
                 norms[at] = norm
+    # A norm for every parameter, because the bits of a sum depend on its length.
     present = [each for each in norms if each is not None]
-    total = torch.linalg.vector_norm(torch.stack(present)) if present else torch.zeros(()).double()
+    zero = present[0].new_zeros(()) if present else torch.zeros(()).double()
+    every = torch.stack([zero if each is None else each for each in norms])
+    total: torch.Tensor = torch.linalg.vector_norm(every)
     return total, lambda: [0.0 if each is None else float(each) for each in norms]
 
 
@@ -87,7 +90,8 @@ def clip(gradients: Sequence[torch.Tensor], norm: torch.Tensor, most: float) -> 
     # A quotient of tensors: by a number, PyTorch multiplies with the rounded inverse.
     factor = torch.full_like(norm, most) / (norm + 1e-6)
     factor = torch.where(norm > most, factor, 1.0).float()
-    torch._foreach_mul_(list(gradients), factor)
+    if gradients:
+        torch._foreach_mul_(list(gradients), factor)
 
 
 def begin_readback(values: torch.Tensor) -> Callable[[], list[float]]:
@@ -107,10 +111,25 @@ def begin_readback(values: torch.Tensor) -> Callable[[], list[float]]:
 
 
 def skips_by_itself(optimizers: Iterable[Optimizer]) -> bool:
-    """True if these optimizers change nothing in a step with `found_inf`."""
+    """True if a step with `found_inf` changes nothing with these optimizers: not their tensors, nor
+    what hooks of user code would.
+    """
     return all(
-        type(each) in _SKIPPING and all(group.get("fused") for group in each.param_groups)
+        type(each) in _SKIPPING
+        and all(group.get("fused") for group in each.param_groups)
+        and not (each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks)
+        and not (isinstance(each, SGD) and _lacks_momentum(each))
         for each in optimizers
+    )
+
+
+def _lacks_momentum(optimizer: SGD) -> bool:
+    """True if a momentum is not there yet: a skipped step would leave memory that nothing wrote."""
+    return any(
+        optimizer.state.get(parameter, {}).get("momentum_buffer") is None
+        for group in optimizer.param_groups
+        if group["momentum"]
+        for parameter in group["params"]
     )
 
 

@@ -1,6 +1,7 @@
 """Gradient sets: partial sums that stay on the device that has computed them.
 
-    shard   ─▶ the tensors that autograd has made, by reference: nothing is copied
+    shard   ─▶ the tensors that autograd has made, by reference; of two that share memory, one is
+               copied
     sibling ─▶ added to the left one in place, along the tree; the right one is freed
 
 What is small, such as averaged buffers and losses, is in a slot that has no gradients. Nothing here
@@ -42,7 +43,7 @@ class GradientSet:
 
     def begin(self, gradients: Gradients, weight: float, loss: torch.Tensor) -> None:
         """Take the gradients of one shard, which already have its weight."""
-        self.gradients = gradients
+        self.gradients = _in_own_memory(gradients)
         self.weight = weight
         self.rest.stats.zero_()
         self.rest.stats[LOSS] = weight * loss.detach().double()
@@ -74,6 +75,18 @@ class GradientSet:
         multiply(present, 1 / weight)
         for each in self.rest.sums:
             each.mul_(1 / weight)
+
+
+def _in_own_memory(gradients: Gradients) -> Gradients:
+    """Gradients of which no two share memory, as those of the parameters in `a.t() + b.t()` do."""
+    taken = set[int]()
+    own: Gradients = []
+    for gradient in gradients:
+        address = 0 if gradient is None else gradient.untyped_storage().data_ptr()
+        own.append(gradient.clone() if gradient is not None and address in taken else gradient)
+        if address:  # an empty one has none
+            taken.add(address)
+    return own
 
 
 def multiply(tensors: Sequence[torch.Tensor], factor: float) -> None:

@@ -100,10 +100,11 @@ class ShardGradients:
         self._refused.clear()
         while self._shown:
             name, shown = self._shown.popitem()
-            # What user code or a graph of autograd has keeps its gradient.
             if getrefcount(shown) == _OWN and _USES(shown) == 1:
                 del shown.held
                 self._spare[name] = shown
+            else:  # user code or a graph of autograd has it, and later shards may be added to it
+                shown.held = shown.held.clone()
 
     def _is_cleared(self, name: str) -> bool:
         shown = self._shown.get(name)

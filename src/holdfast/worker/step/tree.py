@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from holdfast.worker.step.commit import (
     norm_of,
     not_finite,
 )
+from holdfast.worker.step.finite_check import norm_of_norms
 from holdfast.worker.step.recheck import Recheck
 from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, add_logged
 from holdfast.worker.step.stepper import StepContext, Work
@@ -224,7 +225,7 @@ class TreeStepper:
             error = self._recheck.resolve(step, self._norms())
             if scale == 1:
                 raise error
-            return self._publish(step, self._reducer.reduced())
+            return self._publish(step, self._with_norm(self._reducer.reduced()))
         # All members have recomputed the disputed shard: now they decide.
         if self._verifier.is_disputed:
             self._verifier.resolve()
@@ -259,11 +260,20 @@ class TreeStepper:
         return self._apply(step, reduced)
 
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
-        return self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
+        reduced = self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
+        return self._with_norm(reduced)
+
+    def _with_norm(self, reduced: Reduced) -> Reduced:
+        """The result with the norm that a lone worker would find; see `finite_check`."""
+        device = self._replica.flat.device
+        if device.type == "cpu":
+            return reduced
+        norm, _ = norm_of_norms([each.to(device) for each in self._root_gradients])
+        return replace(reduced, norm=float(norm))
 
     def complete(self, step: int) -> StepCommitted:
         """Implements `Stepper.complete`."""
-        return self._apply(step, self._reducer.reduced())
+        return self._apply(step, self._with_norm(self._reducer.reduced()))
 
     def _apply(self, step: int, reduced: Reduced) -> StepCommitted:
         self._status.enter(Phase.OPTIMIZER)
