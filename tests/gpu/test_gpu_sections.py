@@ -22,6 +22,7 @@ def checked(tmp_path):
     def run(number):
         words = ["--device", "cpu", "--section", str(number), "--output", str(tmp_path)]
         environment = {**os.environ, "PYTHON": sys.executable}
+        environment.pop("PYTEST_XDIST_WORKER", None)  # the command has tests of its own
         done = subprocess.run([RUN, *words], check=False, env=environment, capture_output=True)
         assert done.returncode == 0, done.stdout
         whole, *rows = Result.load(tmp_path / "gpu-checks.json").rows
