@@ -99,7 +99,7 @@ def train(place):
                      ["rank 1 ran out of memory, asking for 4000000000000000 bytes: lower batch"],
                      id="allocator refuses"),
         pytest.param(["train", "digits", "--run", "other", "--resume"], FAULT_OF_THE_JOB,
-                     ["other is a run with ", "or start a new run"],
+                     ["other is a run with ", "or start a new one"],
                      id="run directory of another job"),
         pytest.param(["train", "digits", "--resume"], FAULT_OF_THE_JOB,
                      ["no run of digits to resume: there is no runs/digits-DATE-TIME-ID here"],
