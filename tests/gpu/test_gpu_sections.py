@@ -32,6 +32,7 @@ def checked(tmp_path):
     return run
 
 
+@pytest.mark.full
 def test_the_outcome_of_every_check_is_stored(checked):
     rows = checked(5)
     assert {row["outcome"] for row in rows} == {"passed"}
