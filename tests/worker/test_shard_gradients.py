@@ -59,3 +59,15 @@ def test_cleared_gradients_of_one_shard_are_shown_in_the_next():
         model.zero_grad(set_to_none=False)
         assert model.weight.grad.sum() == 0
         shown.end()
+
+
+def test_what_user_code_keeps_does_not_change_when_the_gradient_is_added_to():
+    model = nn.Linear(2, 3)
+    shown = shown_of(model)
+    weight, bias = gradients_of(model, 1.0)
+    shown.show([weight, bias])
+    kept = [model.weight.grad, model.weight.grad[0], model.bias.grad.detach()]
+    shown.end()
+    weight.add_(1)
+    bias.add_(1)
+    assert [each.sum() for each in kept] == [6, 2, 3]

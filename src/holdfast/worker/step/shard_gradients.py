@@ -3,11 +3,16 @@
 A shard's gradient is a part of the step's. Clipped or changed part by part, the sum would depend on
 the number of shards, so `parameter.grad` is a stand-in that can only be read. It detects writes by
 the operators that PyTorch dispatches, so no pass over a gradient is needed.
+
+A stand-in takes longer to make than all the rest, so it shows the gradients of one shard after the
+other, unless user code keeps it. What user code keeps gets a copy, since gradients are added to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, Final
 
@@ -20,9 +25,10 @@ from holdfast.errors import JobError
 
 _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 """Operators of `zero_grad(set_to_none=False)`."""
-_OWN: Final = 2
-"""References to a stand-in that user code does not hold: of a name and of an argument."""
-_USES: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "_use_count", lambda _: 0)
+_GRADIENT: Final = attrgetter("grad")
+_OWN: Final = next(map(getrefcount, [object()]))
+"""References to an object that only a list has, as `map` counts them."""
+_USES: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "_use_count", lambda _: 2)
 """References of C++; without that count, no stand-in is used again."""
 
 
@@ -32,48 +38,53 @@ class ShardGradients:
     Args:
         parameters: The trained parameters by name.
         optimizers: Their optimizers.
+
+    Attributes:
+        values: What is shown, by parameter; empty outside of a shard.
     """
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
     ) -> None:
-        self._parameters = parameters
-        self._shown: dict[str, _StandIn] = {}
-        self._spare: dict[str, _StandIn] = {}
-        self._refused: list[str] = []
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._stand_ins = [_StandIn(self, at, p) for at, p in enumerate(self._parameters)]
+        self._shown: list[_StandIn | None] = []
+        self._cleared = set[int]()
+        self._refused = list[int]()
+        self._views = list[weakref.ref[_StandIn]]()
+        self.values: list[torch.Tensor | None] = []
         owners = {
             id(p): at
             for at, o in enumerate(optimizers)
             for g in o.param_groups
             for p in g["params"]
         }
-        self._groups: dict[int | None, list[str]] = {}
-        for name, parameter in parameters.items():
-            self._groups.setdefault(owners.get(id(parameter)), []).append(name)
+        groups: dict[int | None, list[int]] = {}
+        for at, parameter in enumerate(self._parameters):
+            groups.setdefault(owners.get(id(parameter)), []).append(at)
+        self._groups = list(groups.values())
 
     def check_none(self) -> None:
         """Raises: JobError: A parameter has a gradient that is not from `session.backward`."""
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
+        for name, gradient in zip(self._names, map(_GRADIENT, self._parameters), strict=True):
+            if gradient is not None:
                 raise JobError(
                     f"{name} has a gradient that session.backward has not computed; call "
                     "session.backward(loss) instead of loss.backward(), and change gradients in "
                     "a function given to session.on_gradients"
                 )
 
-    def show(self, gradients: Iterable[torch.Tensor | None]) -> None:
+    def show(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
-        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
-            made = None
-            if gradient is not None:
-                # To make one takes longer than all the rest, so they are used again.
-                made = self._spare.pop(name, None)
-                if made is None or made.kind != (gradient.shape, gradient.stride(), gradient.dtype):
-                    made = _StandIn(gradient, name, self._refused, cleared=False)
-                made.held = gradient
-                made.cleared = False
-                self._shown[name] = made
-            parameter.grad = made
+        self.values = list(gradients)
+        self._shown = [*self._stand_ins]
+        for at, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            if gradient is None:
+                self._shown[at] = None
+            elif self._stand_ins[at].kind != (gradient.stride(), gradient.dtype):
+                self._shown[at] = self._stand_ins[at] = _StandIn(self, at, gradient)
+            parameter.grad = self._shown[at]
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -82,36 +93,73 @@ class ShardGradients:
             JobError: User code has replaced some, or cleared only some of an optimizer's.
         """
         if self._refused:  # user code has caught the error
-            raise _changed(self._refused[0])
-        own = self._parameters.items()
-        touched = any(p.grad is not self._shown.get(name) for name, p in own)
-        touched |= any(shown.cleared for shown in self._shown.values())
-        for group in self._groups.values() if touched else ():
-            cleared = [name for name in group if self._is_cleared(name)]
-            # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
-            if cleared and len(cleared) < sum(name in self._shown for name in group):
-                raise _changed(cleared[0])
+            raise self._changed(self._refused[0])
+        if self._cleared or not all(map(is_, map(_GRADIENT, self._parameters), self._shown)):
+            self._check_changes()
         self.forget()
 
     def forget(self) -> None:
         """Leave no gradient in any parameter."""
-        for parameter in self._parameters.values():
+        for parameter in self._parameters:
             parameter.grad = None
+        self._shown = []
+        if self.values:
+            self._leave_copies()
+        self.values = []
+        self._cleared.clear()
         self._refused.clear()
-        while self._shown:
-            name, shown = self._shown.popitem()
-            if getrefcount(shown) == _OWN and _USES(shown) == 1:
-                del shown.held
-                self._spare[name] = shown
-            else:  # user code or a graph of autograd has it, and later shards may be added to it
-                shown.held = shown.held.clone()
 
-    def _is_cleared(self, name: str) -> bool:
-        shown = self._shown.get(name)
-        gradient = self._parameters[name].grad
+    def refuse(self, at: int) -> JobError:
+        """Note that user code has tried to change a gradient; returns the error."""
+        self._refused.append(at)
+        return self._changed(at)
+
+    def clear(self, at: int) -> None:
+        """Show zeros from now on, for user code has set the gradient to zero."""
+        self._cleared.add(at)
+        shown = self.values[at]
+        assert shown is not None, "a gradient that is not shown"
+        self.values[at] = torch.zeros_like(shown)
+
+    def note_view(self, view: _StandIn) -> None:
+        """Note a view of what is shown."""
+        self._views.append(weakref.ref(view))
+
+    def _check_changes(self) -> None:
+        for group in self._groups:
+            cleared = [at for at in group if self._is_cleared(at)]
+            # All of an optimizer's: that is `zero_grad()`, which plain loops call after the step.
+            if cleared and len(cleared) < sum(self._shown[at] is not None for at in group):
+                raise self._changed(cleared[0])
+
+    def _is_cleared(self, at: int) -> bool:
+        shown = self._shown[at]
+        gradient = self._parameters[at].grad
         if gradient is not None and gradient is not shown:
-            raise _changed(name)
-        return shown is not None and (gradient is None or bool(shown.cleared))
+            raise self._changed(at)
+        return shown is not None and (gradient is None or at in self._cleared)
+
+    def _leave_copies(self) -> None:
+        """Give what user code or a graph of autograd has kept values of its own."""
+        references = list(map(getrefcount, self._stand_ins))
+        uses = list(map(_USES, self._stand_ins))
+        if max(references) > _OWN or max(uses) > 1:
+            kept = [n > _OWN or m > 1 for n, m in zip(references, uses, strict=True)]
+            for at, shown in enumerate(self.values):
+                if kept[at] and shown is not None:
+                    self._stand_ins[at].own = shown.clone()
+                    self._stand_ins[at] = _StandIn(self, at, shown)
+        for view in (each() for each in self._views):
+            if view is not None:
+                view.own = view.held.clone()
+        self._views.clear()
+
+    def _changed(self, at: int) -> JobError:
+        return JobError(
+            f"the gradient of {self._names[at]} was changed after session.backward, where it is "
+            "one shard's part of the step's gradient; change the whole one in a function given to "
+            "session.on_gradients, or set clip_norm to clip it"
+        )
 
 
 def _on_a_copy(method: str) -> Callable[..., Any]:
@@ -122,18 +170,18 @@ class _StandIn(torch.Tensor):
     """A gradient, or a view of one, that user code can read and not change.
 
     Attributes:
-        held: The values.
-        of: The parameter's name.
-        refused: Takes the name if user code tries to change it.
-        cleared: True if user code has set it to zero; None for a view.
-        kind: Its shape, strides and dtype.
+        of: The gradients that it is one of.
+        at: Position of its parameter.
+        own: Values of its own; None while it shows those of the current shard.
+        is_view: True for a view.
+        kind: Strides and dtype.
     """
 
-    held: torch.Tensor
-    of: str
-    refused: list[str]
-    cleared: bool | None
-    kind: tuple[torch.Size, tuple[int, ...], torch.dtype]
+    of: ShardGradients
+    at: int
+    own: torch.Tensor | None
+    is_view: bool
+    kind: tuple[tuple[int, ...], torch.dtype]
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
     numpy = _on_a_copy("numpy")
@@ -143,17 +191,24 @@ class _StandIn(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls, held: torch.Tensor, of: str, refused: list[str], *, cleared: bool | None
+        cls, of: ShardGradients, at: int, like: torch.Tensor, *, is_view: bool = False
     ) -> _StandIn:
         made: _StandIn = torch.Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), dtype=held.dtype, device=held.device
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
-        made.held = held
         made.of = of
-        made.refused = refused
-        made.cleared = cleared
-        made.kind = (held.shape, held.stride(), held.dtype)
+        made.at = at
+        made.own = like if is_view else None
+        made.is_view = is_view
+        made.kind = (like.stride(), like.dtype)
         return made
+
+    @property
+    def held(self) -> torch.Tensor:
+        """The values."""
+        held = self.of.values[self.at] if self.own is None else self.own
+        assert held is not None, "a gradient that is not shown"
+        return held
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's type lacks the class
@@ -165,21 +220,29 @@ class _StandIn(torch.Tensor):
         written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
         targets = [each for name in written for each in tree_leaves(given.get(name))]
         for target in (each for each in targets if isinstance(each, cls)):
-            if schema.name not in _CLEARING or target.cleared is None:
-                target.refused.append(target.of)
-                raise _changed(target.of)
-            target.cleared = True
-            target.held = torch.zeros_like(target.held)
+            if schema.name not in _CLEARING or target.is_view:
+                raise target.of.refuse(target.at)
+            target.clear()
         own = [each for each in tree_leaves(given) if isinstance(each, cls)]
         plain = tree_map_only(cls, lambda stand_in: stand_in.held, (args, kwargs or {}))
         result = func(*plain[0], **plain[1])
         # A view shares memory with the gradient, so it cannot be changed either.
         if not written and any(each.alias_info for each in schema.returns):
-            of, refused = own[0].of, own[0].refused
-            return tree_map_only(
-                torch.Tensor, lambda view: cls(view, of, refused, cleared=None), result
-            )
+            return tree_map_only(torch.Tensor, own[0].view_of, result)
         return result
+
+    def clear(self) -> None:
+        """Be zero from now on."""
+        if self.own is None:
+            self.of.clear(self.at)
+        else:
+            self.own = torch.zeros_like(self.own)
+
+    def view_of(self, values: torch.Tensor) -> _StandIn:
+        """A view of this gradient, or a view of one, with these values."""
+        view = _StandIn(self.of, self.at, values, is_view=True)
+        self.of.note_view(view)
+        return view
 
     @property
     def data(self) -> _StandIn:
@@ -188,12 +251,4 @@ class _StandIn(torch.Tensor):
     @data.setter
     def data(self, data: torch.Tensor) -> None:
         if data is not self:  # as `model.cpu()` sets it
-            raise _changed(self.of)
-
-
-def _changed(name: str) -> JobError:
-    return JobError(
-        f"the gradient of {name} was changed after session.backward, where it is one shard's part "
-        "of the step's gradient; change the whole one in a function given to session.on_gradients, "
-        "or set clip_norm to clip it"
-    )
+            raise self.of.refuse(self.at)
