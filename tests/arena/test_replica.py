@@ -93,7 +93,7 @@ def test_a_copy_of_the_bytes_trains_like_the_original(name):
     replica, copied = replica_of(original, optimizer), replica_of(copy, copied_optimizer)
     train(original, optimizer, replica)
     copied.flat.copy_(replica.flat)
-    copied.restored(replica.uninitialized)
+    copied.restored(frozenset(replica.uninitialized))
     for key, buffer in copy.named_buffers():
         buffer.copy_(copied.buffers[key])
     train(original, optimizer, replica)

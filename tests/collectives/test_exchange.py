@@ -90,7 +90,7 @@ def train(group, host, counts, num_leaves, empty):
                 reduced.votes,
                 reduced.step_times,
                 reduced.replica_digests,
-                [int(each) for each in reduced.kept],
+                [each.tolist() for each in reduced.kept],
                 reduced.used.tolist(),
                 root,
             )

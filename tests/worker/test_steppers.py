@@ -317,7 +317,7 @@ def test_a_step_that_others_have_committed_is_completed_with_the_hook(stepper, m
     finish(stepper, model, 0)
     expected = replica.flat.clone()
     replica.flat.copy_(flat)  # as before the step, whose gradient is still in the root slot
-    replica.restored(replica.uninitialized)
+    replica.restored(frozenset(replica.uninitialized))
     stepper.complete(0)
     assert torch.equal(replica.flat, expected)
     assert not torch.equal(replica.flat, flat)

@@ -20,6 +20,8 @@ _OPAQUE: Final = (nn.Module, torch.Tensor, LRScheduler, type, types.FunctionType
 _PACKAGES: Final = frozenset({"torch", "holdfast", "logging"})
 _OWN: Final = frozenset({"state", "param_groups", "defaults"})
 _COLLECTIONS: Final = frozenset({dict, OrderedDict, list, tuple})
+_LEAVES: Final = frozenset({type(None), bool, int, float, str, types.FunctionType})
+"""Classes of values that hold nothing, which are the most."""
 
 
 def nested(optimizer: Optimizer) -> dict[str, Optimizer]:
@@ -76,7 +78,9 @@ def _held(path: str, value: object) -> list[tuple[str, object]]:
             attributes = {
                 key: each
                 for key, each in vars(value).items()
-                if key not in _OWN and (type(each) not in _COLLECTIONS or each)
+                if key not in _OWN
+                and type(each) not in _LEAVES
+                and (type(each) not in _COLLECTIONS or each)
             }
         case _ if isinstance(value, _OPAQUE) or type(value).__module__.split(".")[0] in _PACKAGES:
             return []

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -38,6 +38,27 @@ StateTensors = Sequence[tuple[str, dict[str, Any], str]]
 """The tensors that optimizers keep: the name of each, and the dictionary and key that hold it."""
 
 T = TypeVar("T")
+
+
+class Writes(NamedTuple):
+    """How often tensors were written to, and where they are.
+
+    Writes are counted by autograd, which does not see those through `.data`.
+
+    Attributes:
+        names: Their names.
+        counts: Count of writes to each.
+        addresses: Address of each.
+    """
+
+    names: tuple[str, ...]
+    counts: list[int]
+    addresses: list[int]
+
+    def since(self, before: Writes) -> list[str]:
+        """The tensors that are new, were written to, or have moved."""
+        known = set(zip(*before, strict=True))
+        return [each[0] for each in zip(*self, strict=True) if each not in known]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +166,9 @@ class Replica:
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
         kept_parameters, state_dicts, bases: Values of `trained`.
+        known_state: What `state_tensors` has found.
+        uninitialized: Optimizer state that does not exist yet, in order: its parameter has had no
+            gradient so far.
     """
 
     def __init__(
@@ -176,11 +200,12 @@ class Replica:
             if id(buffer) in own
         ]
         self._state_changes = optimizer_state.StateChanges(self.optimizers)
-        self._known_state: StateTensors = []
+        self.known_state: StateTensors = []
         self._watched: dict[str, torch.Tensor] = {**self._moved}
         self._captured_state: object = None
         laid_out = (entry.name for entry in layout.entries)
-        self._state_names = frozenset(filter(optimizer_state.is_one, laid_out))
+        self._state_names = sorted(filter(optimizer_state.is_one, laid_out))
+        self.uninitialized = self._state_names
         # From here on the optimizers and the model work on views of `flat`.
         with torch.no_grad():
             self._move_in(empty=empty)
@@ -287,35 +312,26 @@ class Replica:
         optimizer keeps another object since.
         """
         if self._state_changes.found():
-            self._known_state = [
+            self.known_state = [
                 (name, values, key)
                 for optimizer in self.optimizers
                 for name, values, key in optimizer_state.entries_of(optimizer, self._names)
                 if isinstance(values[key], torch.Tensor)
             ]
-            self._watched = self._moved | {name: held[key] for name, held, key in self._known_state}
-        return self._known_state
+            known = {name: held[key] for name, held, key in self.known_state}
+            self._watched = self._moved | known
+            self.uninitialized = [name for name in self._state_names if name not in known]
+        return self.known_state
 
-    def writes(self, *, is_known: bool = False) -> dict[str, tuple[int, int]]:
-        """Count of writes to each tensor, and its address, by name; without buffers.
-
-        Writes are counted by autograd, which does not see those through `.data`.
-
-        Args:
-            is_known: True if `state_tensors` was called for them.
-        """
-        if not is_known:
-            self.state_tensors()
-        kept = ((name, module._buffers[key]) for module, key, name in self._kept_places)
-        tensors = self._watched | {name: buffer for name, buffer in kept if buffer is not None}
-        counts = map(_COUNT_OF_WRITES, tensors.values())
-        writes = zip(counts, map(_ADDRESS, tensors.values()), strict=True)
-        return dict(zip(tensors, writes, strict=True))
-
-    @property
-    def uninitialized(self) -> frozenset[str]:
-        """Optimizer state that does not exist yet: its parameter has had no gradient so far."""
-        return self._state_names.difference([name for name, _, _ in self._known_state])
+    def writes(self) -> Writes:
+        """The writes to parameters, kept buffers and `known_state`."""
+        tensors = self._watched
+        if self._kept_places:
+            kept = ((name, module._buffers[key]) for module, key, name in self._kept_places)
+            tensors = tensors | {name: buffer for name, buffer in kept if buffer is not None}
+        values = tensors.values()
+        counts = list(map(_COUNT_OF_WRITES, values))
+        return Writes(tuple(tensors), counts, list(map(_ADDRESS, values)))
 
     def restored(self, uninitialized: frozenset[str]) -> None:
         """Give the optimizers their state, which was written into `flat`, except what is

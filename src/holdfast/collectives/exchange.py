@@ -20,7 +20,6 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.tensors import DTYPES
 from holdfast.collectives.network import Network
 from holdfast.collectives.slot import NAMES_BYTES, NUM_STATS, SlotLayout
 from holdfast.collectives.tcp import Buffers, Place
@@ -56,12 +55,7 @@ class Summary:
             stats=torch.empty(NUM_STATS, dtype=torch.float64),
             used=torch.empty(entries["used"].shape, dtype=torch.uint8),
             names=torch.empty(NAMES_BYTES, dtype=torch.uint8),
-            kept=[
-                torch.empty(
-                    entries[f"kept.{name}"].shape, dtype=DTYPES[entries[f"kept.{name}"].dtype]
-                )
-                for name in layout.kept_names
-            ],
+            kept=[torch.empty(end - at, dtype=torch.uint8) for at, end in layout.kept_ranges],
         )
 
 

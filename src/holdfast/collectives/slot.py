@@ -59,6 +59,7 @@ class SlotLayout:
             elements; the same for every world size, and each aligned. A long tensor has blocks of
             its own.
         num_gradient_blocks: Number of blocks of gradients, which come first.
+        kept_ranges: Ranges of integer buffers of equal dtype, as `(start, end)`, bytes.
         gradient_spans: The place of each parameter's gradient in `sums`, as `(range, start, end)`,
             elements, in the order of `parameter_names`.
     """
@@ -70,7 +71,7 @@ class SlotLayout:
         by_dtype = pack_by_dtype(field_of(name, each) for name, each in buffers.items()).entries
         ordered = {each.name: buffers[each.name] for each in by_dtype}
         averaged = {name: b for name, b in ordered.items() if as_real(b).is_floating_point()}
-        self.kept_names = tuple(name for name in buffers if name not in averaged)
+        kept = {name: buffer for name, buffer in ordered.items() if name not in averaged}
         self.parameter_names = tuple(parameters)
         self.buffer_names = tuple(averaged)
         added = {f"gradient.{name}": p for name, p in parameters.items()}
@@ -86,7 +87,7 @@ class SlotLayout:
             [
                 *gradients.entries,
                 *averages.entries,
-                *(field_of(f"kept.{name}", buffers[name].contiguous()) for name in self.kept_names),
+                *(field_of(f"kept.{name}", buffer) for name, buffer in kept.items()),
                 Field("used", "U8", (len(parameters) + len(averaged),)),
                 Field("stats", "F64", (NUM_STATS,)),
                 Field("names", "U8", (NAMES_BYTES,)),
@@ -97,6 +98,8 @@ class SlotLayout:
             (dtype, start + self.gradient_bytes, end + self.gradient_bytes, False)
             for dtype, start, end in averages.dtype_ranges()
         ]
+        of_kept = [each for each in self.layout.entries if each.name.startswith("kept.")]
+        self.kept_ranges = [range_[1:] for range_ in Layout(tuple(of_kept), 0).dtype_ranges()]
         spans = {
             entry.name: (at, (entry.offset - start) // size, (entry.end - start) // size)
             for at, (dtype, start, end, _) in enumerate(self.dtype_ranges)
@@ -147,7 +150,7 @@ class Slot:
         memory: All of it.
         gradients: One view a trained parameter, in the order of `parameter_names`.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
-        kept: One view an integer buffer, in the order of `kept_names`.
+        kept: Flat views of bytes, one a range of integer buffers.
         sums: Flat views, one a range of equal dtype.
         blocks: Flat views, one a block.
     """
@@ -157,8 +160,9 @@ class Slot:
         at = {entry.name: view(memory, entry) for entry in layout.layout.entries}
         at |= {name: torch.view_as_complex(at[name]) for name in layout.complex_names}
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
+        self._sizes = [gradient.numel() for gradient in self.gradients]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
-        self.kept = [at[f"kept.{name}"] for name in layout.kept_names]
+        self.kept = [memory[start:end] for start, end in layout.kept_ranges]
         self.used = at["used"]
         self.stats = at["stats"]
         self.names = at["names"]
@@ -181,13 +185,13 @@ class Slot:
         sources = []
         gpus = set()
         # One pass sorts the gradients by the cheapest way to copy them.
-        for target, gradient in zip(self.gradients, gradients, strict=True):
+        for target, size, gradient in zip(self.gradients, self._sizes, gradients, strict=True):
             if gradient is None:
                 target.zero_()
-            elif gradient.device.type != "cpu":
+            elif not gradient.is_cpu:
                 target.copy_(gradient, non_blocking=True)
                 gpus.add(gradient.device)
-            elif gradient.numel() > BLOCK:
+            elif size > BLOCK:
                 copy_past_cache(target, flattened(gradient, target))
             else:
                 targets.append(target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -156,12 +156,14 @@ class DeviceBatches:
         return to_device(loaded.batch, self._device)
 
 
-def autocast(device: torch.device, precision: str, *, enabled: bool = True) -> torch.autocast:
+def autocast(
+    device: torch.device, precision: str, *, enabled: bool = True
+) -> AbstractContextManager[object]:
     """A context in which operations choose between float32 and the job's precision."""
-    low = _LOW_PRECISIONS.get(precision)
-    return torch.autocast(
-        device.type, dtype=low or torch.bfloat16, enabled=enabled and low is not None
-    )
+    low = _LOW_PRECISIONS.get(precision) if enabled else None
+    if low is None and not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, dtype=low or torch.bfloat16, enabled=low is not None)
 
 
 class WeightCasts:

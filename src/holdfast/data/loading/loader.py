@@ -149,7 +149,8 @@ class Loader:
             self._processes.close()
 
     def _result(self, future: Future[R]) -> R:
-        while not wait([future], ABORT_POLL_S).done:
+        while not future.done():
+            wait([future], ABORT_POLL_S)
             self._check_abort()
         return future.result()
 

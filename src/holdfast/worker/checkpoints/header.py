@@ -34,7 +34,7 @@ def header_of(
             for e in layout.entries
         ),
         size_bytes=layout.size_bytes,
-        uninitialized=tuple(sorted(replica.uninitialized)),
+        uninitialized=tuple(replica.uninitialized),
         state_dicts=replica.state_dicts,
         hugging_face=hugging_face_model(replica),
         state=progress.user.committed_state,

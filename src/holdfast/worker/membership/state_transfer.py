@@ -229,7 +229,7 @@ class StateTransfer:
         header = {
             "progress": progress.to_json(),
             "recent": list(recent),
-            "uninitialized": sorted(self._replica.uninitialized),
+            "uninitialized": self._replica.uninitialized,
         }
         text = json.dumps(header).encode()
         most = MAILBOX_BYTES - _PREFIX
@@ -244,7 +244,7 @@ class StateTransfer:
 
 def packed(progress: Progress, replica: Replica) -> bytes:
     """Content that a lone worker leaves with its replica; see `load_intact_replica`."""
-    left = {"progress": progress.to_json(), "uninitialized": sorted(replica.uninitialized)}
+    left = {"progress": progress.to_json(), "uninitialized": replica.uninitialized}
     return json.dumps(left).encode()
 
 

@@ -91,6 +91,7 @@ class WorkerState:
         self._user_state.check_all_known()
         progress = self._progress
         buffers = self._replica.digest(self._replica.buffer_range)
+        self._replica.state_tensors()
         changed = (self._replica.writes(), buffers) != (self._writes, self._buffers_digest)
         if progress.step and changed:
             raise JobError(
@@ -117,10 +118,9 @@ class WorkerState:
         self._buffers.commit()
         self._replica.capture_modules()
         before = user.digest
-        state = self._replica.state_tensors()
-        user.commit(self._user_state.capture(state))
+        user.commit(self._user_state.capture(self._replica.known_state))
         # Every later write, until the next commit, is a change within the loop.
-        self._writes = self._replica.writes(is_known=True)
+        self._writes = self._replica.writes()
         size = 0 if user.digest == before else len(json.dumps(user.committed))
         most = MAILBOX_BYTES // 2
         if size > most:
@@ -170,8 +170,8 @@ class WorkerState:
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
-        now = self._replica.writes()
-        overwritten = {name for name in now if now[name] != before.get(name)}
+        self._replica.state_tensors()
+        overwritten = set(self._replica.writes().since(before))
         if not overwritten <= set(user.overwritten):
             user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
@@ -215,12 +215,12 @@ class WorkerState:
         before = user.committed
         state = self._replica.state_tensors()
         now = {"session.state": user.state, **self._user_state.capture(state)}
-        writes = self._replica.writes(is_known=True)
+        writes = self._replica.writes()
         # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
-        odd = (name for name in writes if writes[name] != self._writes.get(name))
-        return difference(before, now) or next(odd, "the optimizer's state")
+        odd = writes.since(self._writes)
+        return difference(before, now) or next(iter(odd), "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.

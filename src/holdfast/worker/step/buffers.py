@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import torch
@@ -39,6 +40,7 @@ class Buffers:
 
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
         self._modules = [(plain_name(n), each) for n, each in replica.model.named_modules()]
+        self._dicts = [module._buffers for _, module in self._modules]
         given = replica.model_buffers
         start, end = replica.buffer_range
         self._committed = replica.flat[start:end].view(torch.int64).view(-1, _WORDS)
@@ -53,13 +55,15 @@ class Buffers:
         self._views = {name: view(self._memory, each) for name, each in places.items()}
         # Those of one dtype are neighbours here and in a slot, in the same order.
         self._averaged: list[tuple[torch.Tensor, slice]] = []
+        self._kept: list[torch.Tensor] = []
         at = layout.gradient_bytes
         for name, first, last in Layout(tuple(places.values()), end - start).dtype_ranges():
             values = as_real(self._memory[first:last].view(DTYPES[name])).view(-1)
             if values.is_floating_point():
                 self._averaged.append((values, slice(at, at + last - first)))
                 at += last - first
-        self._kept = [self._views[name] for name in layout.kept_names]
+            else:
+                self._kept.append(self._memory[first:last])
         rows = [
             (places[name].offset // ALIGNMENT, aligned(places[name].end) // ALIGNMENT)
             for name in layout.buffer_names
@@ -68,6 +72,7 @@ class Buffers:
         for number, (first, last) in enumerate(rows):
             numbers[first:last] = number
         self._buffer_of_row = numbers.to(self._memory.device)
+        self._none_changed = torch.zeros(len(rows), dtype=torch.bool, device=self._memory.device)
         self._rows = torch.tensor(rows, dtype=torch.int64, device=self._memory.device).view(-1, 2)
         # User code may hold these objects. Memory that several of them share stays shared.
         users = Counter(each.untyped_storage().data_ptr() for each in given.values())
@@ -116,7 +121,7 @@ class Buffers:
 
     def _bound_now(self) -> list[int]:
         """Identities of the model's buffers; nearly always the same, so it has to be fast."""
-        return [id(each) for _, module in self._modules for each in module._buffers.values()]
+        return [*map(id, chain.from_iterable(map(dict.values, self._dicts)))]
 
     @contextmanager
     def committed(self) -> Iterator[None]:
@@ -143,14 +148,16 @@ class Buffers:
             JobError: A buffer was added, removed or reshaped.
         """
         self._gather()
+        if not self._working:
+            return self._none_changed
         for mine, place in self._averaged:
             theirs = slot.memory[place].view(mine.dtype)
             # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
             torch.mul(mine, weight, out=theirs)
             if not weight:  # 0 x NaN is NaN
                 theirs.zero_()
-        if self._kept:
-            torch._foreach_copy_(slot.kept, self._kept)
+        for theirs, mine in zip(slot.kept, self._kept, strict=True):
+            theirs.copy_(mine)
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
         # values may round. Each has changed if the count of changed rows rises within it.
         count = torch.zeros(len(self._flat) + 1, dtype=torch.int64, device=self._flat.device)
@@ -170,13 +177,15 @@ class Buffers:
         Args:
             mean: Has the means.
             changed: bool or uint8[n], by averaged buffer.
-            kept: By integer buffer.
+            kept: Integer buffers; see `Slot`.
             is_bad: True on the device, bool[], to commit nothing.
         """
+        if not self._working:
+            return
         for mine, place in self._averaged:
             mine.copy_(mean.memory[place].view(mine.dtype))
-        if self._kept:
-            torch._foreach_copy_(self._kept, list(kept))
+        for mine, theirs in zip(self._kept, kept, strict=True):
+            mine.copy_(theirs)
         flags = changed.to(self._flat.device, torch.bool)
         is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
         if is_bad is not None:
@@ -216,7 +225,7 @@ class Buffers:
         for buffer, values in self._apart:
             values.copy_(buffer.detach())
         # By `.data`, which leaves the object.
-        if [each.data_ptr() for each in self._working.values()] != self._addresses:
+        if [*map(torch.Tensor.data_ptr, self._working.values())] != self._addresses:
             for (name, buffer), address in zip(self._working.items(), self._addresses, strict=True):
                 if buffer.data_ptr() != address:
                     buffer.data = self._views[name].copy_(

@@ -11,13 +11,17 @@ waits for the device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from holdfast.arena.tensors import as_real
 from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, check_names
 from holdfast.worker.step.shard_work import Gradients
+
+
+_ADDRESS: Final = torch.Tensor.data_ptr
+_OFFSET: Final = torch.Tensor.storage_offset
 
 
 class GradientSet:
@@ -79,6 +83,10 @@ class GradientSet:
 
 def _in_own_memory(gradients: Gradients) -> Gradients:
     """Gradients of which no two share memory, as those of the parameters in `a.t() + b.t()` do."""
+    present = [each for each in gradients if each is not None]
+    # The usual case, in which no storage is looked at: each is at the start of its own.
+    if not any(map(_OFFSET, present)) and len({*map(_ADDRESS, present)}) == len(present):
+        return gradients
     taken = set[int]()
     own: Gradients = []
     for gradient in gradients:
@@ -104,11 +112,12 @@ def multiply(tensors: Sequence[torch.Tensor], factor: float) -> None:
 def _added(left: Gradients, right: Gradients) -> Gradients:
     """The sum of two lists of gradients; the tensors of the first one that has each take it."""
     pairs = list(zip(left, right, strict=True))
-    both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
-    if both:
-        mine, others = zip(*both, strict=True)
-        torch._foreach_add_(mine, others)
-    if len(both) == len(pairs):
+    mine = [each for each, other in pairs if each is not None and other is not None]
+    if mine:
+        torch._foreach_add_(
+            mine, [each for other, each in pairs if each is not None and other is not None]
+        )
+    if len(mine) == len(pairs):
         return left
     sums = [other if mine is None else mine for mine, other in pairs]
     alone = [

@@ -26,8 +26,9 @@ from holdfast.errors import JobError
 _CLEARING: Final = frozenset({"aten::zero_", "aten::_foreach_zero_"})
 """Operators of `zero_grad(set_to_none=False)`."""
 _GRADIENT: Final = attrgetter("grad")
-_OWN: Final = next(map(getrefcount, [object()]))
-"""References to an object that only a list has, as `map` counts them."""
+_PAIR: Final = [object()]
+_OWN: Final = next(map(getrefcount, [*_PAIR]))
+"""References to an object that two lists have, as `map` counts them."""
 _USES: Final[Callable[[torch.Tensor], int]] = getattr(torch.Tensor, "_use_count", lambda _: 2)
 """References of C++; without that count, no stand-in is used again."""
 
@@ -48,8 +49,9 @@ class ShardGradients:
     ) -> None:
         self._names = list(parameters)
         self._parameters = list(parameters.values())
-        self._stand_ins = [_StandIn(self, at, p) for at, p in enumerate(self._parameters)]
+        self._stand_ins: list[_StandIn | None] = [None] * len(parameters)
         self._shown: list[_StandIn | None] = []
+        self._layouts: list[tuple[int, ...] | None] = []
         self._cleared = set[int]()
         self._refused = list[int]()
         self._views = list[weakref.ref[_StandIn]]()
@@ -78,13 +80,21 @@ class ShardGradients:
     def show(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
         self.values = list(gradients)
-        self._shown = [*self._stand_ins]
-        for at, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-            if gradient is None:
-                self._shown[at] = None
-            elif self._stand_ins[at].kind != (gradient.stride(), gradient.dtype):
-                self._shown[at] = self._stand_ins[at] = _StandIn(self, at, gradient)
-            parameter.grad = self._shown[at]
+        layouts = [None if each is None else each.stride() for each in gradients]
+        if layouts != self._layouts:
+            self._fit(layouts)
+        for parameter, stand_in in zip(self._parameters, self._shown, strict=True):
+            parameter.grad = stand_in
+
+    def _fit(self, layouts: list[tuple[int, ...] | None]) -> None:
+        """Have a stand-in of its layout for each gradient."""
+        self._layouts = layouts
+        for at, gradient in enumerate(self.values):
+            known = self._stand_ins[at]
+            if gradient is not None and (known is None or known.stride() != gradient.stride()):
+                self._stand_ins[at] = _StandIn(self, at, gradient)
+        pairs = zip(layouts, self._stand_ins, strict=True)
+        self._shown = [None if layout is None else stand_in for layout, stand_in in pairs]
 
     def end(self) -> None:
         """Forget the gradients that are shown.
@@ -102,7 +112,6 @@ class ShardGradients:
         """Leave no gradient in any parameter."""
         for parameter in self._parameters:
             parameter.grad = None
-        self._shown = []
         if self.values:
             self._leave_copies()
         self.values = []
@@ -141,14 +150,13 @@ class ShardGradients:
 
     def _leave_copies(self) -> None:
         """Give what user code or a graph of autograd has kept values of its own."""
-        references = list(map(getrefcount, self._stand_ins))
-        uses = list(map(_USES, self._stand_ins))
-        if max(references) > _OWN or max(uses) > 1:
-            kept = [n > _OWN or m > 1 for n, m in zip(references, uses, strict=True)]
-            for at, shown in enumerate(self.values):
-                if kept[at] and shown is not None:
-                    self._stand_ins[at].own = shown.clone()
-                    self._stand_ins[at] = _StandIn(self, at, shown)
+        references = list(map(getrefcount, self._shown))
+        for at, (count, each) in enumerate(zip(references, self._shown, strict=True)):
+            shown = self.values[at]
+            if each is not None and shown is not None and (count > _OWN or _USES(each) > 1):
+                each.own = shown.clone()
+                self._stand_ins[at] = None
+                self._layouts = []
         for view in (each() for each in self._views):
             if view is not None:
                 view.own = view.held.clone()
@@ -174,14 +182,12 @@ class _StandIn(torch.Tensor):
         at: Position of its parameter.
         own: Values of its own; None while it shows those of the current shard.
         is_view: True for a view.
-        kind: Strides and dtype.
     """
 
     of: ShardGradients
     at: int
     own: torch.Tensor | None
     is_view: bool
-    kind: tuple[tuple[int, ...], torch.dtype]
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     # PyTorch refuses these for a subclass.
     numpy = _on_a_copy("numpy")
@@ -200,7 +206,6 @@ class _StandIn(torch.Tensor):
         made.at = at
         made.own = like if is_view else None
         made.is_view = is_view
-        made.kind = (like.stride(), like.dtype)
         return made
 
     @property

@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -27,6 +28,9 @@ _INTERVAL: Final = 16
 """Steps from one check to the next, apart from the first two: a check visits each node of the graph
 of a loss, at a microsecond a node."""
 
+
+_GRADIENT: Final = attrgetter("grad")
+_IS_SPARSE: Final = attrgetter("is_sparse")
 
 Gradients = list[torch.Tensor | None]
 """Gradients by parameter; None where a parameter has none."""
@@ -197,17 +201,19 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     """The gradients that autograd has computed of a loss times `scale`, by parameter: dense, and
     with all bits of them in memory.
     """
-    gradients = [parameter.grad for parameter in parameters]
-    for at, gradient in enumerate(gradients):
-        if gradient is not None and gradient.is_sparse:
-            gradients[at] = gradient.coalesce().to_dense()
-        elif gradient is not None and gradient.is_conj():
-            gradients[at] = gradient.resolve_conj()
+    gradients: Gradients = list(map(_GRADIENT, parameters))
     found = [gradient for gradient in gradients if gradient is not None]
+    if any(map(_IS_SPARSE, found)) or any(map(torch.is_conj, found)):
+        gradients = [None if each is None else _whole(each) for each in gradients]
+        found = [gradient for gradient in gradients if gradient is not None]
     # A power of two: the division changes no bit, unless a gradient is too small for float32.
     if scale != 1 and found:
         torch._foreach_mul_(found, 1 / scale)
     return gradients
+
+
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.resolve_conj()
 
 
 def add_logged(logged: dict[str, Any], values: Mapping[str, Any]) -> None:
