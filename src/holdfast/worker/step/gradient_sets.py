@@ -19,7 +19,6 @@ from holdfast.arena.tensors import as_real
 from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, check_names
 from holdfast.worker.step.shard_work import Gradients
 
-
 _ADDRESS: Final = torch.Tensor.data_ptr
 _OFFSET: Final = torch.Tensor.storage_offset
 
