@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from holdfast.worker.membership.worker_state import WorkerState
-from holdfast.worker.step.finite_check import norm_of_norms
+from holdfast.worker.step.gradient_norm import norm_of_norms
 from holdfast_bench.gpu.loads import LOADS, Repeated
 
 sys.path.append(str(Path(__file__).parents[1]))

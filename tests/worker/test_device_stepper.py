@@ -7,7 +7,8 @@ import torch
 from one_worker import SHARDS, finish, loss_of, model_of, replica_of, stepper_of
 
 from holdfast.errors import NonFiniteError
-from holdfast.worker.step.finite_check import norm_of_norms
+from holdfast.worker.step import device
+from holdfast.worker.step.gradient_norm import norm_of_norms
 from waits import NoWait
 
 OPTIMIZERS = {
@@ -55,21 +56,27 @@ def replica(model, optimizer):
 
 
 @pytest.fixture
-def stepper(replica, keys):
+def readback(monkeypatch):
+    # As on a GPU: a CPU's norm is made of numbers on the host, and a copy is there at once.
+    late = LateReadback()
+    monkeypatch.setattr(device, "begin_readback", late)
+    monkeypatch.setattr(device, "norm_on", lambda *_: norm_of_norms)
+    return late
+
+
+@pytest.fixture
+def stepper(replica, readback, keys):
     with stepper_of(replica, exchange="alone", **keys) as found:
-        # As on a GPU: a CPU's norm is made of numbers on the host, and a copy is there at once.
-        found._norm = norm_of_norms
-        found._readback = LateReadback()
         yield found
 
 
 @pytest.mark.parametrize("keys", [{}, {"clip_norm": 0.1}, {"precision": "bf16"}], ids=str)
-def test_the_host_waits_for_nothing_in_a_steady_step(stepper, model):
+def test_the_host_waits_for_nothing_in_a_steady_step(stepper, readback, model):
     finish(stepper, model, 0)  # the state of the optimizer begins here
     with NoWait():
         committed = [finish(stepper, model, step) for step in (1, 2)]
-    assert stepper._readback.waits <= 1  # in the first step
-    assert not any(each.is_known for each in committed)
+    assert readback.waits <= 1  # in the first step
+    assert not any(each.is_settled for each in committed)
     assert all(math.isfinite(each.outcome().loss) for each in committed)
 
 
@@ -85,7 +92,7 @@ def test_a_bad_step_changes_nothing_and_is_known_later(stepper, model, replica, 
     finish(stepper, model, 0)
     before = replica.flat.clone()
     committed = finish(stepper, model, 1, factor=math.inf)
-    assert not committed.is_known
+    assert not committed.is_settled
     assert torch.equal(replica.flat, before)
     if "non_finite" in keys:
         assert committed.outcome().skipped
@@ -105,7 +112,7 @@ def test_a_bad_step_changes_nothing_and_is_known_later(stepper, model, replica, 
 def test_the_first_step_of_a_momentum_is_decided_on_the_host(stepper, model, replica):
     before = replica.flat.clone()
     committed = finish(stepper, model, 0, factor=math.nan)
-    assert committed.is_known
+    assert committed.is_settled
     assert committed.outcome().skipped
     assert torch.equal(replica.flat, before)
 
@@ -117,7 +124,7 @@ def test_a_hook_on_gradients_sees_no_bad_ones(stepper, model, factor):
     finish(stepper, model, 0)
     seen = []
     stepper.on_gradients = lambda: seen.append(float(model[0].weight.grad.norm()))
-    assert finish(stepper, model, 1, factor).is_known
+    assert finish(stepper, model, 1, factor).is_settled
     assert len(seen) == (factor == 1)
 
 
@@ -177,5 +184,5 @@ def test_a_hook_of_an_optimizer_is_not_called_in_a_bad_step(stepper, model, repl
 def test_a_momentum_that_user_code_clears_is_made_anew(stepper, model, replica):
     finish(stepper, model, 0)
     replica.optimizers[0].state.clear()
-    assert finish(stepper, model, 1, factor=math.nan).is_known
+    assert finish(stepper, model, 1, factor=math.nan).is_settled
     assert not replica.optimizers[0].state

@@ -66,7 +66,7 @@ class StepRecords:
         # One before that is still here was interrupted in its hooks: it has no line.
         self._open = _Open(committed=committed, record=record, workers=workers)
         self._progress.advance(committed.requests)
-        if committed.is_known:
+        if committed.is_settled:
             self.settle()
 
     def settle(self) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from holdfast.arena.layout import ALIGNMENT, Layout, aligned
+from holdfast.arena.layout import ALIGNMENT, Entry, Layout, aligned
 from holdfast.arena.replica import MODEL, Replica
 from holdfast.arena.state_dicts import plain_name
 from holdfast.arena.tensors import DTYPES, as_real, view
@@ -64,16 +64,7 @@ class Buffers:
                 at += last - first
             else:
                 self._kept.append(self._memory[first:last])
-        rows = [
-            (places[name].offset // ALIGNMENT, aligned(places[name].end) // ALIGNMENT)
-            for name in layout.buffer_names
-        ]
-        numbers = torch.full((len(self._flat),), len(rows))  # of kept ones
-        for number, (first, last) in enumerate(rows):
-            numbers[first:last] = number
-        self._buffer_of_row = numbers.to(self._memory.device)
-        self._none_changed = torch.zeros(len(rows), dtype=torch.bool, device=self._memory.device)
-        self._rows = torch.tensor(rows, dtype=torch.int64, device=self._memory.device).view(-1, 2)
+        self._rows = _Rows([places[name] for name in layout.buffer_names], self._flat)
         # User code may hold these objects. Memory that several of them share stays shared.
         users = Counter(each.untyped_storage().data_ptr() for each in given.values())
         self._working = {}
@@ -149,7 +140,7 @@ class Buffers:
         """
         self._gather()
         if not self._working:
-            return self._none_changed
+            return self._rows.none
         for mine, place in self._averaged:
             theirs = slot.memory[place].view(mine.dtype)
             # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
@@ -159,11 +150,8 @@ class Buffers:
         for theirs, mine in zip(slot.kept, self._kept, strict=True):
             theirs.copy_(mine)
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
-        # values may round. Each has changed if the count of changed rows rises within it.
-        count = torch.zeros(len(self._flat) + 1, dtype=torch.int64, device=self._flat.device)
-        torch.cumsum((self._flat != self._committed).any(1), 0, out=count[1:])
-        counts = count[self._rows]
-        return counts[:, 1] > counts[:, 0]
+        # values may round.
+        return self._rows.with_any((self._flat != self._committed).any(1))
 
     def take(
         self,
@@ -187,7 +175,7 @@ class Buffers:
         for mine, theirs in zip(self._kept, kept, strict=True):
             mine.copy_(theirs)
         flags = changed.to(self._flat.device, torch.bool)
-        is_taken = torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row].unsqueeze(1)
+        is_taken = self._rows.of_buffers(flags).unsqueeze(1)
         if is_bad is not None:
             is_taken = is_taken & ~is_bad
         self._committed.copy_(torch.where(is_taken, self._flat, self._committed))
@@ -250,6 +238,47 @@ class Buffers:
                     "checkpoints do not have it; register it with a tensor of its final shape in "
                     "the model's constructor"
                 )
+
+
+class _Rows:
+    """The rows of memory of each averaged buffer.
+
+    Args:
+        places: The buffers.
+        memory: All rows, int64[rows, _WORDS].
+
+    Attributes:
+        none: False for each buffer.
+    """
+
+    def __init__(self, places: Sequence[Entry], memory: torch.Tensor) -> None:
+        rows = [(each.offset // ALIGNMENT, aligned(each.end) // ALIGNMENT) for each in places]
+        numbers = torch.full((len(memory),), len(rows))  # of kept buffers
+        for number, (first, last) in enumerate(rows):
+            numbers[first:last] = number
+        self._buffer_of_row = numbers.to(memory.device)
+        self._borders = torch.tensor(rows, dtype=torch.int64, device=memory.device).view(-1, 2)
+        self.none = torch.zeros(len(rows), dtype=torch.bool, device=memory.device)
+
+    def with_any(self, flags: torch.Tensor) -> torch.Tensor:
+        """The buffers with a flag in one of their rows, bool[buffers].
+
+        Args:
+            flags: bool[rows].
+        """
+        # The count of flags rises within them.
+        count = torch.zeros(len(flags) + 1, dtype=torch.int64, device=flags.device)
+        torch.cumsum(flags, 0, out=count[1:])
+        counts = count[self._borders]
+        return counts[:, 1] > counts[:, 0]
+
+    def of_buffers(self, flags: torch.Tensor) -> torch.Tensor:
+        """The rows of the buffers with a flag, and of kept ones, bool[rows].
+
+        Args:
+            flags: bool[buffers].
+        """
+        return torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row]
 
 
 def _of_shape(name: str, buffer: torch.Tensor | None, known: torch.Tensor) -> torch.Tensor:

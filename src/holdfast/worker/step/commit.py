@@ -1,4 +1,4 @@
-"""Commit: what workers tell each other before a step counts, and which gradients may count.
+"""Commit: what workers tell each other before a step counts, and what it comes to.
 
 It is the same however the gradient is summed.
 """
@@ -8,19 +8,16 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
 from holdfast.arena.memory import Word
-from holdfast.arena.tensors import as_real
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import Reduced
 from holdfast.core.balance.times import StepTimes
-from holdfast.errors import NonFiniteError
+from holdfast.worker.step.gradient_norm import is_finite
 
 
 class RequestFlags(enum.IntFlag):
@@ -36,10 +33,6 @@ class RequestFlags(enum.IntFlag):
     SNAPSHOT = 16
     """Keep a snapshot in memory: the budget allows one again."""
 
-
-MAX_FINITE_NORM: Final = 2.0**64
-"""The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would
-what an optimizer such as Adam keeps of the squares, for the rest of the run."""
 
 _REQUEST_BITS: Final = 5
 _REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
@@ -114,14 +107,14 @@ class StepCommitted:
         step: Steps committed before it.
         outcome: Gives what it has come to. It waits for the device that computes the step, and
             raises a NonFiniteError if the run is to stop there.
-        is_known: True if that needs no wait.
+        is_settled: True if that needs no wait.
         requests: Requests to the run that some worker has seen.
         times: Times that each member has measured.
     """
 
     step: int
     outcome: Callable[[], StepOutcome]
-    is_known: bool
+    is_settled: bool
     requests: RequestFlags
     times: tuple[StepTimes, ...]
 
@@ -137,38 +130,7 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
     return StepCommitted(
         step=step,
         outcome=lambda: outcome,
-        is_known=True,
+        is_settled=True,
         requests=RequestFlags(functools.reduce(operator.or_, reduced.votes) & _REQUEST_MASK),
         times=reduced.step_times,
-    )
-
-
-def is_finite(norm: float) -> bool:
-    """True if a gradient with this 2-norm can be applied; not if it is NaN."""
-    return norm < MAX_FINITE_NORM
-
-
-def norm_of(gradient: torch.Tensor) -> float:
-    """The 2-norm of a parameter's gradient."""
-    return float(as_real(gradient).double().norm())
-
-
-def not_finite(
-    step: int,
-    norms: Mapping[str, float],
-    advice: str = "look at the samples of that step",
-) -> NonFiniteError:
-    """The error for a step whose gradients are not finite.
-
-    Args:
-        step: Steps committed before it.
-        norms: Their norms by parameter.
-        advice: Known cause, or a place to look for it.
-    """
-    # Every norm may be finite although that of all together is not: then the largest one is named.
-    odd = [name for name, norm in norms.items() if not is_finite(norm)]
-    names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
-    return NonFiniteError(
-        f"the gradient of {names} in step {step + 1} is not finite; {advice}, lower optimizer.lr, "
-        "set clip_norm, or skip such steps with non_finite=skip"
     )

@@ -41,10 +41,8 @@ from holdfast.worker.step.commit import (
     StepCommitted,
     check_user_states,
     commit_step,
-    is_finite,
-    norm_of,
-    not_finite,
 )
+from holdfast.worker.step.gradient_norm import is_finite, norm_of, not_finite
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     LossLeaves,

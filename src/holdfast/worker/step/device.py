@@ -27,26 +27,13 @@ from holdfast.collectives.reduction import check_summed, check_weight
 from holdfast.collectives.slot import LOGGED, LOSS
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
-from holdfast.data.dataset import seed_everything
-from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.commit import (
-    MAX_FINITE_NORM,
-    CommitVote,
-    StepCommitted,
-    StepOutcome,
-    is_finite,
-    not_finite,
-)
-from holdfast.worker.step.finite_check import (
-    begin_readback,
-    clip,
-    norm_on,
-    skips_by_itself,
-    step_unless,
-)
+from holdfast.worker.step.commit import CommitVote, StepCommitted, StepOutcome
+from holdfast.worker.step.finite_check import begin_readback, clip, skips_by_itself, step_unless
+from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, is_finite, norm_on, not_finite
 from holdfast.worker.step.gradient_sets import GradientSet, multiply
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, add_logged
+from holdfast.worker.step.shard_pass import ShardPass
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -73,18 +60,13 @@ class DeviceStepper:
         self.on_gradients: Callable[[], object] | None = None
         self.buffers = Buffers(replica, layout)
         self._names = list(context.trained)
-        self._pass = BackwardPass(context.trained, replica, worker)
+        self._pass = ShardPass[CurrentShard](context, self.buffers, self._collect)
         self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, layout, device))
         self._norm = norm_on(device, context.trained, replica.model_buffers)
-        self._readback = begin_readback
-        self._shard: CurrentShard | None = None
         self.restart()
 
     def restart(self) -> None:
         """Implements `Stepper.restart`."""
-        # A backward pass may be under way: its gradients are dropped when they come.
-        if self._shard is not None:
-            self._shard.discarded = True
         self._begin_step()
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
@@ -101,36 +83,23 @@ class DeviceStepper:
 
     def begin_shard(self, work: Work, seed: int) -> None:
         """Implements `Stepper.begin_shard`."""
-        self.buffers.begin()
-        self._shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take_slot())
-        self._pass.casts.keep()
-        # Last, so that nothing above draws from the shard's random numbers.
-        seed_everything(seed)
+        shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take_slot())
+        self._pass.begin(shard, seed)
 
     def backward(
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
     ) -> None:
         """Implements `Stepper.backward`."""
-        shard = self._shard
-        assert shard is not None, "backward without a shard"
-
-        def collect(gradients: Gradients) -> None:
-            self._sums.slots(shard.number).begin(gradients, weight, loss)
-
-        self._pass.run(shard, loss, scale, weight, trains, collect)
+        self._pass.backward(loss, weight, scale, trains)
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
-        assert self._shard is not None, "log without a shard"
-        add_logged(self._shard.logged, values)
+        self._pass.log(values)
 
     def end_shard(self) -> None:
         """Complete the shard's set and add it to its sibling's, if that is here."""
-        shard = self._shard
-        self._shard = None
-        assert shard is not None, "no shard was begun"
-        self._pass.end(shard)
-        if shard.discarded:
+        shard = self._pass.end()
+        if shard is None:
             return
         if not shard.weight:
             self._sums.give_back(shard.number)
@@ -147,16 +116,15 @@ class DeviceStepper:
 
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
-        self._shard = None
-        self._pass.forget()
-        self.restart()
+        self._pass.abandon()
+        self._begin_step()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
         """Implements `Stepper.commit`."""
         self._status.enter(Phase.REDUCE)
         mean = self._mean(step)
         norm, norms = self._norm(mean.gradients)
-        wait = self._readback(torch.cat([mean.rest.stats, norm.view(1)]))
+        wait = begin_readback(torch.cat([mean.rest.stats, norm.view(1)]))
         stops = self._job.non_finite == "stop" and scale == 1
         outcome = functools.partial(self._outcome, step, mean.names, norms, wait, stops=stops)
         gradients = [each for each in mean.gradients if each is not None]
@@ -182,7 +150,7 @@ class DeviceStepper:
         return StepCommitted(
             step=step,
             outcome=outcome if known is None else lambda: known,
-            is_known=known is not None,
+            is_settled=known is not None,
             requests=vote.requests,
             times=(vote.times,),
         )
@@ -260,13 +228,16 @@ class DeviceStepper:
             self._replica.step_optimizers()
         else:
             step_unless(is_bad, self._replica.optimizers, self._replica.step_optimizers)
-        self._pass.forget()
+        self._pass.forget_gradients()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self.buffers.take(mean.rest, mean.rest.used, mean.rest.kept, is_bad)
 
+    def _collect(self, shard: CurrentShard, gradients: Gradients, loss: torch.Tensor) -> None:
+        assert shard.weight is not None, "gradients without a weight"
+        self._sums.slots(shard.number).begin(gradients, shard.weight, loss)
+
     def _begin_step(self) -> None:
-        self._pass.casts.forget()
+        self._pass.begin_step()
         for each in self._sets.values():
             each.gradients = []
         self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)
-        self.buffers.begin()

@@ -5,78 +5,18 @@
 
 The host enqueues the next step meanwhile, so the device never waits for it. An optimizer that
 cannot skip by itself is stepped once the host has the copy.
-
-On a CPU the norm is that of a slot, the same as in `collectives.exact` to the last bit. On a GPU it
-is made of one norm a parameter: the bits of a reduction depend on its shape there, so every worker
-reduces the whole gradient in the same calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from holdfast.arena.tensors import as_real
-from holdfast.collectives.slot import Slot, SlotLayout
-from holdfast.worker.step.commit import norm_of
-from holdfast.worker.step.shard_work import Gradients
-
 _SKIPPING: Final = (SGD, Adam, AdamW, Adagrad)
 """Optimizers whose fused kernels change nothing where `found_inf` is 1."""
-_WIDE: Final = (torch.float64, torch.complex128)
-
-Norm = Callable[[Gradients], tuple[torch.Tensor, Callable[[], list[float]]]]
-"""Gives the 2-norm of a whole gradient, float64[] on its device, and a function for the norm of
-each parameter, 0 without a gradient, which waits for the device. It is called before the next step
-commits."""
-
-
-def norm_on(
-    device: torch.device, trained: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
-) -> Norm:
-    """The norm for gradients on a device.
-
-    Args:
-        device: The device.
-        trained: The parameters that get a gradient, by name.
-        buffers: The model's buffers by name.
-    """
-    if device.type != "cpu":
-        return norm_of_norms
-    layout = SlotLayout(trained, buffers)
-    slot = Slot(torch.zeros(layout.layout.size_bytes, dtype=torch.uint8), layout)
-
-    def norm_in_slot(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list[float]]]:
-        slot.write_gradients(gradients)
-        total = torch.tensor(slot.norm(), dtype=torch.float64)
-        return total, lambda: [norm_of(each) for each in slot.gradients]
-
-    return norm_in_slot
-
-
-def norm_of_norms(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list[float]]]:
-    """The norm of the norms of all parameters; nothing waits for the device."""
-    norms: list[torch.Tensor | None] = [None] * len(gradients)
-    # In float32 at least, and together as far as that is one call.
-    for dtype in (torch.float32, torch.float64):
-        own = {
-            at: as_real(each)
-            for at, each in enumerate(gradients)
-            if each is not None and (each.dtype in _WIDE) == (dtype is torch.float64)
-        }
-        if own:
-            found = torch.stack(torch._foreach_norm(list(own.values()), 2, dtype=dtype)).double()
-            for at, norm in zip(own, found.unbind(), strict=True):
-                norms[at] = norm
-    # A norm for every parameter, because the bits of a sum depend on its length.
-    present = [each for each in norms if each is not None]
-    zero = present[0].new_zeros(()) if present else torch.zeros(()).double()
-    every = torch.stack([zero if each is None else each for each in norms])
-    total: torch.Tensor = torch.linalg.vector_norm(every)
-    return total, lambda: [0.0 if each is None else float(each) for each in norms]
 
 
 def clip(gradients: Sequence[torch.Tensor], norm: torch.Tensor, most: float) -> None:

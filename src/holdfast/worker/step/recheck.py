@@ -27,7 +27,7 @@ from holdfast.core.step import tree
 from holdfast.core.step.verification import wrong_ranks
 from holdfast.errors import HardwareError, NonFiniteError
 from holdfast.worker.checks.eviction import evict
-from holdfast.worker.step.commit import is_finite, not_finite
+from holdfast.worker.step.gradient_norm import is_finite, not_finite
 from holdfast.worker.step.shard_work import PartialSums
 
 _OTHER_BITS: Final = -1

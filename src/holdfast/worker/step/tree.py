@@ -26,22 +26,18 @@ from holdfast.collectives.reduction import Reduced
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
-from holdfast.data.dataset import seed_everything
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
-from holdfast.worker.step.backward import BackwardPass
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
     StepCommitted,
     check_user_states,
     commit_step,
-    is_finite,
-    norm_of,
-    not_finite,
 )
-from holdfast.worker.step.finite_check import norm_of_norms
+from holdfast.worker.step.gradient_norm import is_finite, norm_of, norm_of_norms, not_finite
 from holdfast.worker.step.recheck import Recheck
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums, add_logged
+from holdfast.worker.step.shard_pass import ShardPass
+from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
 
 
@@ -83,9 +79,9 @@ class TreeStepper:
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
         self._names = layout.parameter_names
-        self._pass = BackwardPass(context.trained, replica, worker)
-        self._parameters = self._pass.parameters
         self.buffers = Buffers(replica, layout)
+        self._pass = ShardPass[_SlotShard](context, self.buffers, self._collect)
+        self._parameters = self._pass.parameters
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it writes to a gradient
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
@@ -93,7 +89,6 @@ class TreeStepper:
         self._lending = self._reducer.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self.on_gradients: Callable[[], object] | None = None
-        self._shard: _SlotShard | None = None
         self._recheck: Recheck | None = None
         self._members = group.members
         self._peer_tables: list[list[int]] = []
@@ -101,9 +96,6 @@ class TreeStepper:
 
     def restart(self) -> None:
         """Implements `Stepper.restart`."""
-        # A backward pass may be under way: its gradients are dropped when they come.
-        if self._shard is not None:
-            self._shard.discarded = True
         self._begin_step()
 
     def assign(self, step: int, plan: Plan) -> None:
@@ -117,8 +109,8 @@ class TreeStepper:
         # This worker may get more of the step than it had: then it holds several partial sums, and
         # other workers read blocks that were its own.
         self._lending.write_back()
-        if self._shard is not None:
-            self._shard.lends_gradients = False
+        if self._pass.shard is not None:
+            self._pass.shard.lends_gradients = False
         if self._members != self._group.members:
             self._members = self._group.members
             self._reducer.assign_blocks()
@@ -153,17 +145,14 @@ class TreeStepper:
         number = self._current_sums.take_slot()
         slot = self._current_sums.slots(number)
         slot.stats.zero_()
-        self.buffers.begin()
-        self._shard = _SlotShard(
+        shard = _SlotShard(
             leaf=work.item.leaf,
             number=number,
             slot=slot,
             lends_gradients=lends and self._replica.flat.device.type == "cpu",
             verify_only=self._is_verified_only(work),
         )
-        self._pass.casts.keep()
-        # Last, so that nothing above draws from the shard's random numbers.
-        seed_everything(seed)
+        self._pass.begin(shard, seed)
 
     def _is_verified_only(self, work: Work) -> bool:
         return work.is_check and self._recheck is None
@@ -172,28 +161,16 @@ class TreeStepper:
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
     ) -> None:
         """Implements `Stepper.backward`."""
-        shard = self._shard
-        assert shard is not None, "backward without a shard"
-
-        def collect(gradients: Gradients) -> None:
-            shard.slot.stats[WEIGHT] = weight
-            shard.slot.stats[LOSS] = weight * loss.detach().double()  # waits for a GPU
-            self._collect(shard, gradients)
-
-        self._pass.run(shard, loss, scale, weight, trains, collect)
+        self._pass.backward(loss, weight, scale, trains)
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
-        assert self._shard is not None, "log without a shard"
-        add_logged(self._shard.logged, values)
+        self._pass.log(values)
 
     def end_shard(self) -> None:
         """Complete the shard's partial sum and add it to its sibling's, if that is here."""
-        shard = self._shard
-        self._shard = None
-        assert shard is not None, "no shard was begun"
-        self._pass.end(shard)
-        if shard.discarded:
+        shard = self._pass.end()
+        if shard is None:
             return
         if shard.verify_only:
             self._current_sums.give_back(shard.number)
@@ -215,9 +192,8 @@ class TreeStepper:
 
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
-        self._shard = None
-        self._pass.forget()
-        self.restart()
+        self._pass.abandon()
+        self._begin_step()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Implements `Stepper.commit`."""
@@ -264,7 +240,7 @@ class TreeStepper:
         return self._with_norm(reduced)
 
     def _with_norm(self, reduced: Reduced) -> Reduced:
-        """The result with the norm that a lone worker would find; see `finite_check`."""
+        """The result with the norm that a lone worker would find; see `gradient_norm`."""
         device = self._replica.flat.device
         if device.type == "cpu":
             return reduced
@@ -323,7 +299,7 @@ class TreeStepper:
         self._replica.step_optimizers()
         if versions != [gradient._version for gradient in gradients]:
             self._optimizer_reads_only = False
-        self._pass.forget()
+        self._pass.forget_gradients()
         self._replica.capture_optimizers()  # it may keep a gradient that it has written to
         self._sections.drop_private_writes()  # also writes that autograd does not count
         changed = reduced.used[len(self._parameters) :]
@@ -335,7 +311,7 @@ class TreeStepper:
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _begin_step(self) -> None:
-        self._pass.casts.forget()
+        self._pass.begin_step()
         self._recheck = None
         self._peer_tables = []
         self._lending.end()
@@ -343,7 +319,6 @@ class TreeStepper:
         self._sums: PartialSums[Slot] = PartialSums(
             own_slots, self._sections.num_slots, self._sections.num_leaves
         )
-        self.buffers.begin()
 
     def _complete(self, shard: _SlotShard, weight: float) -> None:
         """Write what a shard leaves, apart from its gradients, to its slot."""
@@ -361,8 +336,11 @@ class TreeStepper:
             float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
         )
 
-    def _collect(self, shard: _SlotShard, gradients: Gradients) -> None:
+    def _collect(self, shard: _SlotShard, gradients: Gradients, loss: torch.Tensor) -> None:
         """Move gradients into the shard's slot, or lend them."""
+        assert shard.weight is not None, "gradients without a weight"
+        shard.slot.stats[WEIGHT] = shard.weight
+        shard.slot.stats[LOSS] = shard.weight * loss.detach().double()  # waits for a GPU
         if shard.verify_only or self._verifier.checks(shard.leaf):
             shard.raw_gradients = [gradient for gradient in gradients if gradient is not None]
         if shard.verify_only:
