@@ -20,7 +20,6 @@ from holdfast.worker.step.shard_work import Gradients
 MAX_FINITE_NORM: Final = 2.0**64
 """The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would
 what an optimizer such as Adam keeps of the squares, for the rest of the run."""
-_WIDE: Final = (torch.float64, torch.complex128)
 
 Norm = Callable[[Gradients], tuple[torch.Tensor, Callable[[], list[float]]]]
 """Gives the 2-norm of a whole gradient, float64[] on its device, and a function for the norm of
@@ -63,24 +62,24 @@ def norm_on(
 
 def norm_of_norms(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list[float]]]:
     """The norm of the norms of all parameters; nothing waits for the device."""
-    norms: list[torch.Tensor | None] = [None] * len(gradients)
-    # In float32 at least, and together as far as that is one call.
-    for dtype in (torch.float32, torch.float64):
-        own = {
-            at: as_real(each)
-            for at, each in enumerate(gradients)
-            if each is not None and (each.dtype in _WIDE) == (dtype is torch.float64)
-        }
-        if own:
-            found = torch.stack(torch._foreach_norm(list(own.values()), 2, dtype=dtype)).double()
-            for at, norm in zip(own, found.unbind(), strict=True):
-                norms[at] = norm
+    real = {at: as_real(each) for at, each in enumerate(gradients) if each is not None}
+    zero = torch.zeros((), dtype=torch.float64)
+    norms: dict[int, torch.Tensor] = {}
+    every: torch.Tensor | None = None
+    # In float32 at least. A call for each dtype: PyTorch takes another kernel for several dtypes,
+    # and which parameters have a gradient must not matter.
+    for dtype in dict.fromkeys(each.dtype for each in real.values()):
+        own = {at: each for at, each in real.items() if each.dtype is dtype}
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        every = torch.stack(torch._foreach_norm([*own.values()], 2, dtype=wide)).double()
+        if len(own) < len(gradients):
+            zero = every.new_zeros(())
+            norms |= zip(own, every.unbind(), strict=True)
     # A norm for every parameter, because the bits of a sum depend on its length.
-    present = [each for each in norms if each is not None]
-    zero = present[0].new_zeros(()) if present else torch.zeros(()).double()
-    every = torch.stack([zero if each is None else each for each in norms])
+    if every is None or norms:
+        every = torch.stack([norms.get(at, zero) for at in range(len(gradients))])
     total: torch.Tensor = torch.linalg.vector_norm(every)
-    return total, lambda: [0.0 if each is None else float(each) for each in norms]
+    return total, every.tolist
 
 
 def not_finite(
