@@ -269,6 +269,21 @@ def before_the_loop(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y) * session.state["scale"])
 
 
+def new_momentum(session):
+    """Gives the optimizer other tensors after its fifth step."""
+    model, optimizer = session.attach(net, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+
+    def change():
+        if session.step == 5:
+            for state in optimizer.state.values():
+                state["momentum_buffer"] = torch.ones_like(state["momentum_buffer"])
+
+    session.on_commit(change)
+    for shard in session.shards(DATA, epochs=2):
+        die_once(session, shard)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 def mode_of_a_kept_module(session):
     def with_dropout():
         layers = [each for each in net() if not isinstance(each, nn.BatchNorm1d)]

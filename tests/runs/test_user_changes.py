@@ -92,6 +92,14 @@ def test_code_after_the_loop_sees_the_trained_model_in_every_life_of_the_run(
 
 
 @pytest.mark.soak
+def test_a_lone_worker_leaves_the_optimizer_state_that_code_replaces_after_a_step(train, tmp_path):
+    undisturbed = train(**changing("new_momentum", workers=1))
+    params = {"deaths": [(5, 0, str(tmp_path / "mark"))]}
+    killed = train(**changing("new_momentum", workers=1, params=params))
+    assert killed["weights_sha256"] == undisturbed["weights_sha256"]
+    assert (tmp_path / "mark").exists()
+
+
 @pytest.mark.parametrize("task", sampled(["before_the_loop", "mode_of_a_kept_module"], 0))
 @pytest.mark.parametrize("on_failure", sampled(["replace", "restart"], 0))
 def test_a_replacement_has_what_code_changes_after_a_step(train, tmp_path, task, on_failure):

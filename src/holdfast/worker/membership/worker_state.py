@@ -170,7 +170,7 @@ class WorkerState:
         before = self._replica.writes()
         with self._user_state.module_changes.tracking():
             callback()
-        self._replica.state_tensors()
+        self._replica.capture_optimizers()
         overwritten = set(self._replica.writes().since(before))
         if not overwritten <= set(user.overwritten):
             user.overwritten = sorted(overwritten.union(user.overwritten))
