@@ -6,8 +6,9 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
+
+import psutil
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.linux.interfaces import interface_of
@@ -17,7 +18,6 @@ LOOPBACK: Final = "127.0.0.1"
 TIMEOUT_S: Final = 5.0
 """How long a connection on this host, or looking up its name, may take."""
 _MESSAGE: Final = b"holdfast"
-_LISTENS: Final = "0A"
 
 
 def loopback() -> Finding:
@@ -131,15 +131,8 @@ def _port(port: int, use: str, on: str) -> Finding:
 
 def _holder(port: int) -> str:
     """The process that listens on a port, as far as this user may see it; empty if unknown."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path(f"/proc/self/net/{table}").read_text("ascii").splitlines()[1:]:
-                _, local, _, state, *rest = line.split()
-                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{rest[5]}]")
-    for process in Path("/proc").glob("[0-9]*") if inodes else ():
-        with suppress(OSError):
-            if any(str(each.readlink()) in inodes for each in (process / "fd").iterdir()):
-                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    with suppress(psutil.Error, OSError):
+        for each in psutil.net_connections("tcp"):
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid:
+                return f"process {each.pid} ({psutil.Process(each.pid).name()})"
     return ""

@@ -6,18 +6,13 @@ same worker on all of them.
 
 from __future__ import annotations
 
-import socket
-import sys
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+import psutil
 from torch.distributed import distributed_c10d
 
 from holdfast.errors import JobError
-
-_LISTENS: Final = "0A"
 
 
 def loopback_of(host: int) -> str:
@@ -70,14 +65,7 @@ class _RefusedNccl(_Refused):
 
 def _listening_port(address: str) -> int:
     """The port at `address` on which this process listens."""
-    own = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one with which the directory is read
-            own.add(str(descriptor.readlink()))
-    number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
-    for line in Path("/proc/self/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        _, local, _, state, *_, inode = line.split()[:10]
-        name, _, port = local.partition(":")
-        if (name, state) == (f"{number:08X}", _LISTENS) and f"socket:[{inode}]" in own:
-            return int(port, 16)
+    for each in psutil.Process().net_connections("tcp4"):
+        if each.status == psutil.CONN_LISTEN and each.laddr.ip == address:
+            return int(each.laddr.port)
     raise AssertionError(f"gloo does not listen on {address}")
