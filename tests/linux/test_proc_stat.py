@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.linux.proc_stat import stat_of
+from holdfast.linux.process import stat_of
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.core.hangs import HangDetector, Observation, PhaseKind
-from holdfast.linux.proc_stat import stat_of
+from holdfast.linux.process import stat_of
 
 SEARCH_S: Final = 1.0
 """Least interval of searches for processes that workers have started."""

@@ -15,10 +15,9 @@ from typing import Final, Protocol, Self
 
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
-from holdfast.launch.forked import ControlProcess
-from holdfast.launch.lent import LentProcess
+from holdfast.launch.forked import ControlProcess, LentProcess
 from holdfast.linux.files import reserve
-from holdfast.linux.proc_stat import stat_of
+from holdfast.linux.process import stat_of
 
 NICE: Final = 8
 """Nice value of a process that gives way: it gets a sixth of the CPU time of a competing one."""

@@ -15,8 +15,7 @@ from typing import Final, Self
 from holdfast.errors import HoldfastError
 from holdfast.job.settings import Program
 from holdfast.launch.child import Child, Process
-from holdfast.launch.forked import ControlProcess
-from holdfast.launch.lent import LentProcess
+from holdfast.launch.forked import ControlProcess, LentProcess
 from holdfast.launch.spawn import Spawned
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
