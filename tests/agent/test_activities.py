@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import wait_until
-from holdfast.agent.activities import Activity, activities, longest_wait_s
+from holdfast.agent.worker_log import Activity, activities, longest_wait_s
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag, describe
