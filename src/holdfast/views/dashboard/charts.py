@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from holdfast.record.views.marks import FailureMark
+from holdfast.record.views.run_at import FailureMark
 from holdfast.views.dashboard.theme import FONT, faded
 from holdfast.views.dashboard.view import View
 

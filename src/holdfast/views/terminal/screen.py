@@ -12,7 +12,7 @@ from holdfast.record import history, recovery_reports
 from holdfast.record.units import duration
 from holdfast.record.views.run_at import RunAt
 from holdfast.record.views.worker_rows import workers_of
-from holdfast.views.terminal import blocks, worker_table
+from holdfast.views.terminal import blocks
 from holdfast.views.terminal.lines import Look, shown, sides
 
 Page = Literal["run", "events", "report"]
@@ -73,7 +73,7 @@ def _run(run: RunAt, width: int, height: int, look: Look, others: str) -> list[T
     fixed = len(head) + len(figures) + len(band) + len(step) + gaps + titles + foot
     free = max(2, height - fixed)
     rows = min(max(1, len(workers)), max(1, free - MIN_EVENTS))
-    table = worker_table.table(workers, width, look, rows)
+    table = blocks.worker_table(workers, width, look, rows)
     hidden = f"      {len(workers) - rows} more; these are the worst" if len(workers) > rows else ""
     newest = blocks.events(run, width, free - rows)
     newest += [Text()] * (free - rows + 1 - len(newest))

@@ -8,7 +8,7 @@ from holdfast.record import history
 from holdfast.record.recovery_reports import causes_in_words, state_from
 from holdfast.record.run_record import Event
 from holdfast.record.units import MISSING, count, duration
-from holdfast.record.views.marks import FailureMark, joined_hosts, step_at
+from holdfast.record.views.run_at import FailureMark, joined_hosts, step_at
 from holdfast.views.dashboard.markup import (
     PHONE_LACKS,
     Panel,
