@@ -19,10 +19,9 @@ from holdfast.coordinator.dispatcher import Dispatcher
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.join_server import JoinServer
 from holdfast.coordinator.journal import Journal
-from holdfast.coordinator.outbox import Outbox
+from holdfast.coordinator.outbox import Outbox, Watchers
 from holdfast.coordinator.peers import identity_of, is_agent_of, is_local
 from holdfast.coordinator.refusals import Refusals, Refused
-from holdfast.coordinator.watchers import Watchers
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,

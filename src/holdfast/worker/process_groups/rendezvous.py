@@ -12,10 +12,12 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import Final, Literal
+from datetime import timedelta
+from typing import Any, Final, Literal
 
+import psutil
 from pydantic import BaseModel, ConfigDict
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
 
 from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -24,7 +26,6 @@ from holdfast.collectives.network import Network
 from holdfast.errors import JobError
 from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.worker.agent_link import AgentLink
-from holdfast.worker.process_groups.loopback import bind_gloo, loopback_of
 
 HOST: Final = "127.0.0.1"
 """Where rank 0 listens if all workers are on its host: no other can connect."""
@@ -144,3 +145,61 @@ def _listener(group: Group, address: str, port: int) -> socket.socket:
                     "take a free one"
                 ) from None
         time.sleep(ABORT_POLL_S)
+
+
+def loopback_of(host: int) -> str:
+    """The address for the process groups of the host at this position in its generation. It is
+    another one for each host, so an address and a port name the same worker on all of them.
+    """
+    return f"127.77.{host}.1"
+
+
+def bind_gloo(address: str) -> int:
+    """Have every process group of gloo in this process listen on `address`; returns the port.
+
+    NCCL cannot be bound like this: from now on, process groups of NCCL are refused.
+    """
+    plain: Any = distributed_c10d.ProcessGroupGloo
+    device = plain.create_device(hostname=address)
+
+    class BoundGloo(plain):  # type: ignore[misc]
+        """Process group of gloo on one device, whatever its creator asks for."""
+
+        def __init__(
+            self,
+            store: Any,
+            rank: int,
+            size: int,
+            timeout: timedelta = distributed_c10d.default_pg_timeout,
+        ) -> None:
+            options = plain._Options()
+            options._devices = [device]
+            options._threads = 2
+            options._timeout = timeout
+            super().__init__(store, rank, size, options)
+
+    names: Any = distributed_c10d
+    names.ProcessGroupGloo = BoundGloo
+    if hasattr(names, "ProcessGroupNCCL"):
+        names.ProcessGroupNCCL = _RefusedNccl
+    return _listening_port(address)
+
+
+class _Refused:
+    def __init__(self, *_: object, **__: object) -> None:
+        raise JobError(
+            "NCCL between hosts is not encrypted; set network=trusted (--network trusted), on a "
+            "network that no one else can read or write to, or use gloo"
+        )
+
+
+class _RefusedNccl(_Refused):
+    Options = _Refused
+
+
+def _listening_port(address: str) -> int:
+    """The port at `address` on which this process listens."""
+    for each in psutil.Process().net_connections("tcp4"):
+        if each.status == psutil.CONN_LISTEN and each.laddr.ip == address:
+            return int(each.laddr.port)
+    raise AssertionError(f"gloo does not listen on {address}")
