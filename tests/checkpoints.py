@@ -14,7 +14,7 @@ from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.parts import DigestKind
 from holdfast.checkpoint.retention import Retention, log_retention_event
 from holdfast.checkpoint.sealing.seal import UNSEALED
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
@@ -24,7 +24,7 @@ ATTEMPT = "0a"
 
 
 def store_in(root, seal=UNSEALED):
-    return CheckpointStore(DirectoryStorage(root), seal)
+    return CheckpointStore(Storage(root), seal)
 
 
 def bytes_of(flat):
@@ -67,7 +67,7 @@ def header_of(layout, step, **fields):
 
 def write(root, step, flat, layout, world=2, attempt=ATTEMPT, seal=UNSEALED):
     """Write all parts of a checkpoint; returns their records."""
-    storage, draft, state = DirectoryStorage(root), names.draft_name(step, attempt), bytes_of(flat)
+    storage, draft, state = Storage(root), names.draft_name(step, attempt), bytes_of(flat)
     return [
         write_part(storage, draft, state, layout, rank, world, seal).file for rank in range(world)
     ]

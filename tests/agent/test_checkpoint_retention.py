@@ -15,7 +15,7 @@ from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
 from holdfast.checkpoint.part_file import WrittenPart, write_part
 from holdfast.checkpoint.sealing.seal import UNSEALED
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.core.actions import CompleteCheckpoint, PrepareCheckpoint
 from holdfast.core.events import CheckpointCompleted
@@ -43,7 +43,7 @@ def commit(to, root, step, *, bad=False, layout=LAYOUT, seal=UNSEALED, **fields)
 
     def write(draft, _):
         state = bytes_of(state_of(layout, seed=step))
-        part = write_part(DirectoryStorage(root), draft, state, layout, 0, 1, seal)
+        part = write_part(Storage(root), draft, state, layout, 0, 1, seal)
         if bad:
             path = root / draft / part.file.file
             data = bytearray(path.read_bytes())
@@ -206,7 +206,7 @@ def test_neither_a_commit_nor_the_end_waits_for_a_long_verification(root, log, m
     assert steps(root) == [2, 1]
 
 
-class FaultyStorage(DirectoryStorage):
+class FaultyStorage(Storage):
     """Raises `error` when the parts of the checkpoint `name` are read back."""
 
     def __init__(self, root, name, error):

@@ -27,7 +27,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Parent
 from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.sealing.seal import UNSEALED
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import FindCheckpoint, PrepareCheckpoint, RemovePartialCheckpoints
 from holdfast.core.code_version import CodeVersion
@@ -41,7 +41,7 @@ LISTS_OF_TWO_LOOKS = 6
 """The most listings by which a storage has been looked at once, and again."""
 
 
-class CountingStorage(DirectoryStorage):
+class CountingStorage(Storage):
     """A directory that counts how often it was to be listed."""
 
     lists = 0
@@ -82,7 +82,7 @@ def test_another_state_of_the_same_step_takes_its_place(checkpoints):
 def parts_of(to, root, step, others=()):
     def write(draft, _):
         state = bytes_of(state_of(LAYOUT))
-        return write_part(DirectoryStorage(root), draft, state, LAYOUT, 0, 1, UNSEALED)
+        return write_part(Storage(root), draft, state, LAYOUT, 0, 1, UNSEALED)
 
     parts = staged_by(to, write, header_of(LAYOUT, step))
     return {**parts, 1: replace(parts[1], content={"others": others})}
@@ -111,7 +111,7 @@ def test_a_draft_that_cannot_be_published_fails_the_checkpoint_of_its_host(
     def publish(*_):
         raise error
 
-    monkeypatch.setattr(DirectoryStorage, "publish", publish)
+    monkeypatch.setattr(Storage, "publish", publish)
     assert perform(found, 3, parts_of(found, root, 3)).error == str(error)
     assert list(root.iterdir()) == []
     assert [each["reason"] for each in failures(root)] == [str(error)]
@@ -304,6 +304,6 @@ def test_replicas_are_compared_by_the_same_digests_where_a_checkpoint_is_signed(
     root.mkdir()
     seal = seal_of(sign=signing_key(tmp_path / "key"))
     state = bytes_of(state_of(LAYOUT))
-    part = write_part(DirectoryStorage(root), "step-00000003.0a.tmp", state, LAYOUT, 0, 1, seal)
+    part = write_part(Storage(root), "step-00000003.0a.tmp", state, LAYOUT, 0, 1, seal)
     assert part.staged_digests == tuple(digests_of(state))
     assert part.file.digests == tuple(digests_of(state, seal.digest_kind)) != part.staged_digests

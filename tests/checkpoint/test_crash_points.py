@@ -15,7 +15,7 @@ from holdfast.checkpoint.commit import Committed, complete, prepare
 from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.sealing.seal import UNSEALED
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.code_version import UNKNOWN
 from holdfast.core.protocol import CheckpointPart, CheckpointResult
@@ -45,7 +45,7 @@ class Host:
         state = state_of(LAYOUT, seed)
 
         def write(draft, _header, _offset):
-            storage = DirectoryStorage(self.root)
+            storage = Storage(self.root)
             return write_part(storage, draft, bytes_of(state), LAYOUT, 0, 1, UNSEALED)
 
         content = {"others": (), "header": header_of(LAYOUT, step).model_dump(mode="json")}

@@ -6,7 +6,7 @@ import pytest
 
 from checkpoints import layout_of, restore, save, state_of, store_in
 from holdfast.checkpoint import names
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import CheckpointError
 
@@ -20,7 +20,7 @@ def root(tmp_path):
     return tmp_path
 
 
-class Interposed(DirectoryStorage):
+class Interposed(Storage):
     """Calls `meanwhile` once, after a group was renamed or published."""
 
     def __init__(self, root, meanwhile):

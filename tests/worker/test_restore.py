@@ -19,7 +19,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint import names
 from holdfast.checkpoint.sealing.seal import UNSEALED
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.code_version import CodeVersion
@@ -188,14 +188,14 @@ def test_what_another_host_lacks_is_neither_rejected_nor_quarantined(disks):
 
 def test_the_state_is_read_straight_into_the_replica(disks, monkeypatch):
     (root,) = disks((1, -2))
-    read, places = DirectoryStorage.read, []
+    read, places = Storage.read, []
 
     def spy(self, name, file, start, into, *, cached=True):
         if start:
             places.append((name, numpy.frombuffer(into, numpy.uint8).ctypes.data))
         read(self, name, file, start, into, cached=cached)
 
-    monkeypatch.setattr(DirectoryStorage, "read", spy)
+    monkeypatch.setattr(Storage, "read", spy)
     (((found, flat),), _) = restore([root])
     assert found.step == 1
     assert places == [(f"step-0000000{step}", flat.data_ptr()) for step in (2, 1)]
@@ -259,7 +259,7 @@ def test_a_checkpoint_that_is_away_for_a_moment_is_waited_for(disks, monkeypatch
             away.unlink()
         elsewhere.rename(away)
 
-    class Looking(DirectoryStorage):
+    class Looking(Storage):
         def size(self, name, file):
             try:
                 return super().size(name, file)
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_is_away_for_a_moment_is_waited_for(disks, monkeypatch
                 looked.set()
 
     monkeypatch.setattr("holdfast.checkpoint.recorded.PAUSE_S", 0.01)
-    monkeypatch.setattr("holdfast.checkpoint.store.DirectoryStorage", Looking)
+    monkeypatch.setattr("holdfast.checkpoint.store.Storage", Looking)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(bring_back)
         (((found, _),), rejections) = restore([root], listed=["step-00000002", "step-00000001"])
@@ -301,13 +301,13 @@ def test_a_part_that_cannot_be_read_is_taken_for_damage_and_keeps_its_name(disks
     (root,) = disks((1, 2))
     broken = root / "step-00000002" / "part-0-of-1.safetensors"
 
-    class Broken(DirectoryStorage):
+    class Broken(Storage):
         def read(self, name, file, start, into, *, cached=True):
             if self.root / name / file == broken:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(broken))
             super().read(name, file, start, into, cached=cached)
 
-    monkeypatch.setattr("holdfast.checkpoint.store.DirectoryStorage", Broken)
+    monkeypatch.setattr("holdfast.checkpoint.store.Storage", Broken)
     (((found, _),), ((rejected,),)) = restore([root])
     assert found.step == 1
     assert "Input/output error" in rejected.reason

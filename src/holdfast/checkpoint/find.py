@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
 from holdfast.errors import CheckpointError, JobError
 
@@ -68,7 +68,7 @@ def checkpoints_at(path: Path) -> tuple[CheckpointStore, list[str]]:
 
 def store_of(checkpoint: Path, seal: Seal = UNSEALED) -> CheckpointStore:
     """The store that has a checkpoint, by its directory."""
-    return CheckpointStore(DirectoryStorage(checkpoint.parent), seal)
+    return CheckpointStore(Storage(checkpoint.parent), seal)
 
 
 def manifest_of(checkpoint: Path) -> Manifest:

@@ -5,18 +5,15 @@ deletes it meanwhile. The disk keeps their space until then.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from holdfast.checkpoint.storage import DirectoryStorage
+from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.errors import CheckpointError
-from holdfast.linux.files import read_at
 
 
-class _HeldFiles(DirectoryStorage):
+class _HeldFiles(Storage):
     """A storage that reads the files of one checkpoint through open descriptors.
 
     Args:
@@ -28,21 +25,10 @@ class _HeldFiles(DirectoryStorage):
         super().__init__(root)
         self._files = files
 
-    def size(self, name: str, file: str) -> int | None:  # noqa: ARG002  # there is only one
-        """Implements `Storage`."""
-        status = os.fstat(self._files[file]) if file in self._files else None
-        return status.st_size if status and stat.S_ISREG(status.st_mode) else None
-
-    def read(
-        self, name: str, file: str, start: int, into: memoryview, *, cached: bool = True
-    ) -> None:
-        """Implements `Storage`."""
-        opened = Path(f"/proc/self/fd/{self._files[file]}")  # also if it is deleted; see proc(5)
-        missing = len(into) - read_at(opened, start, into, cached=cached)
-        if missing:
-            raise CheckpointError(
-                f"{self.location(name)}/{file} is truncated: {missing} bytes are missing"
-            )
+    def path(self, name: str, file: str) -> Path:
+        """Path of the open file, which is there also if it was deleted; see proc(5)."""
+        opened = self._files.get(file)
+        return super().path(name, file) if opened is None else Path(f"/proc/self/fd/{opened}")
 
 
 @contextmanager

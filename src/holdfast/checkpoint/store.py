@@ -20,7 +20,7 @@ from typing import Final, Self
 from holdfast.checkpoint import names
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
-from holdfast.checkpoint.storage import DirectoryStorage, Storage
+from holdfast.checkpoint.storage import Storage
 from holdfast.core.protocol import StoredCheckpoint
 from holdfast.errors import CheckpointError
 
@@ -45,7 +45,7 @@ class CheckpointStore:
     @classmethod
     def of_run(cls, run_dir: Path, seal: Seal = UNSEALED) -> Self:
         """The checkpoints in a run's directory."""
-        return cls(DirectoryStorage(run_dir / "checkpoints"), seal)
+        return cls(Storage(run_dir / "checkpoints"), seal)
 
     def committed(self) -> list[str]:
         """The names of all that claim to be checkpoints, newest first."""
