@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
+from holdfast.linux.lifeline import handling
 from holdfast.record import registry
 from holdfast.record.registry import Record
 from holdfast.rundir.run_directory import is_held
@@ -82,7 +81,7 @@ def follow(record: Record, process: subprocess.Popen[bytes]) -> int:
 
     Ctrl-C is for the run. Any other end of this command leaves the run alone.
     """
-    with _interrupts_passed_on(process):
+    with handling([signal.SIGINT], lambda number, _: process.send_signal(number)):
         try:
             show(record.folder, lambda: process.poll() is None)
         except BrokenPipeError:  # the reader is gone
@@ -131,15 +130,3 @@ def show(folder: Path, goes_on: Callable[[], bool]) -> None:
     finally:
         for source, _ in copies:
             source.close()
-
-
-@contextmanager
-def _interrupts_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = signal.signal(signal.SIGINT, pass_on)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

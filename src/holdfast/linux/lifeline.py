@@ -7,7 +7,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, a closed terminal: each saves and ends the run."""
@@ -24,6 +27,20 @@ _ORPHANED: Final = 70
 def active_stop_signals() -> list[signal.Signals]:
     """The stop signals that this process does not ignore: what nohup ignores stays ignored."""
     return [each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[signal.Signals],
+    handler: Callable[[int, FrameType | None], Any] | signal.Handlers,
+) -> Iterator[None]:
+    """Have these signals handled by `handler` while the block runs; only in the main thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, each in before.items():
+            signal.signal(number, each)
 
 
 def leave_signals_to_parent() -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from holdfast.linux.lifeline import active_stop_signals
+from holdfast.linux.lifeline import active_stop_signals, handling
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,9 +53,5 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
             doing = "aborting" if controls.abort else f"stopping {what}; once more to abort"
             os.write(2, f"{doing}\n".encode())
 
-    before = {number: signal.signal(number, stop) for number in active_stop_signals()}
-    try:
+    with handling(active_stop_signals(), stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

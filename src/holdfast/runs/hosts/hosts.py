@@ -31,34 +31,6 @@ class HostState(enum.Enum):
     LOST = "lost"
 
 
-class HostHandle(Protocol):
-    """One agent and its workers."""
-
-    @property
-    def name(self) -> str:
-        """The agent's name, which is never used again in the run."""
-
-    def sources(self) -> Iterable[HasFileno]:
-        """Sources that are readable when the state may have changed."""
-
-    def state(self) -> HostState:
-        """Look where the host is, and have it start workers as soon as it can.
-
-        Raises:
-            HoldfastError: It takes too long to start.
-        """
-
-    def lose(self) -> None:
-        """Note that the host is lost, and release what it held.
-
-        Raises:
-            HoldfastError: Another host would not do better, or hosts are lost too often.
-        """
-
-    def close(self) -> None:
-        """End the agent; returns when none of its workers is left."""
-
-
 class Hosts(Protocol):
     """The hosts that the supervisor of one run starts and replaces."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from holdfast.job import JOB_FILE, load
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.files import replace_synced
-from holdfast.linux.lifeline import active_stop_signals
+from holdfast.linux.lifeline import active_stop_signals, handling
 from holdfast.rundir import code_version
 from holdfast.rundir.follow import StepCursor, StepTail, end_of
 from holdfast.rundir.json_lines import EventLog
@@ -45,7 +44,7 @@ from holdfast.runs.hosts.checkpoint_fetch import provide
 from holdfast.runs.hosts.collector import Collector
 from holdfast.runs.hosts.endpoint import Interface, address_towards
 from holdfast.runs.hosts.host_claims import LOOK_S, claimed_shares
-from holdfast.runs.hosts.hosts import HostHandle, HostState
+from holdfast.runs.hosts.hosts import HostState
 from holdfast.runs.hosts.local import LocalHost, LocalHosts
 from holdfast.runs.hosts.shipper import Cursors, Shipper, ends_of
 from holdfast.runs.process_exits import ProcessExits
@@ -367,7 +366,7 @@ def _rest(delay_s: float, stop: list[bool]) -> None:
         time.sleep(TICK_S)
 
 
-def _next_state(host: HostHandle) -> HostState:
+def _next_state(host: LocalHost) -> HostState:
     """Wait a moment for news of an agent; returns its state.
 
     Raises:
@@ -398,9 +397,5 @@ def _stop_requested(*, is_placed: bool) -> Iterator[list[bool]]:
         else:
             requested.append(True)
 
-    before = {number: signal.signal(number, stop) for number in active_stop_signals()}
-    try:
+    with handling(active_stop_signals(), stop):
         yield requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -18,7 +18,7 @@ from holdfast.launch.spawn import Spawned
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunPaths
 from holdfast.runs.hosts.endpoint import Interface
-from holdfast.runs.hosts.hosts import LAST_STATE_S, HostHandle, HostState
+from holdfast.runs.hosts.hosts import LAST_STATE_S, HostState
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.runs.run_fork_server import RunForkServer
 from holdfast.wire.worker_spec import SHARES
@@ -95,11 +95,15 @@ class LocalHost:
             self._owned.callback(self.agent.close)
 
     def sources(self) -> Iterable[HasFileno]:
-        """The processes, either of which may end."""
+        """The processes, either of which may end, and change the state."""
         return self.agent, self._fork_server.current
 
     def state(self) -> HostState:
-        """Implements `HostHandle.state`."""
+        """Look where the host is, and have it start workers as soon as it can.
+
+        Raises:
+            HoldfastError: It takes too long to start.
+        """
         kill_if_stopped(self.agent)
         may_have = self.agent.status == 1 or self.agent.ended_with_fork_server
         if self._fork_server.has_ended(REAP_TIMEOUT_S if may_have else 0):
@@ -126,7 +130,11 @@ class LocalHost:
         return self.agent.last_output_line() if self.agent.status == RUN_FAILED else ""
 
     def lose(self) -> None:
-        """Implements `HostHandle.lose`."""
+        """Note that the host is lost, and release what it held.
+
+        Raises:
+            HoldfastError: Another host would not do better, or hosts are lost too often.
+        """
         if self._fork_server.has_ended(0):
             self._fork_server.tolerate_end()
             self._exits.note("agent", self.agent)
@@ -135,7 +143,7 @@ class LocalHost:
         self.close()
 
     def close(self) -> None:
-        """Implements `HostHandle.close`."""
+        """End the agent; returns when none of its workers is left."""
         self._owned.close()
 
     def _attach(self, server: ForkServer) -> None:
@@ -262,6 +270,6 @@ class OwnHost:
         with suppress(HoldfastError):  # the run has ended as it has
             self._host.close()
 
-    def _start(self) -> HostHandle:
+    def _start(self) -> LocalHost:
         self._number += 1
         return self._starter.start_host(f"local-{self._number}", self._coordinator.address)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from holdfast.linux.lifeline import STOP_SIGNALS, handling
+
 ESCAPE: Final = "\x1b"
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 """Sequences that a terminal sends for keys such as the arrows."""
 _MAX_READ: Final = 256
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Keys = Callable[[float], str]
 """Waits that many seconds at most; returns the keys that were hit meanwhile."""
@@ -49,17 +50,12 @@ def signals_end() -> Iterator[None]:
     """
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        for each in _ENDING:
+        for each in STOP_SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in _ENDING}
-    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    try:
+    with handling(STOP_SIGNALS, end), handling([signal.SIGTSTP], signal.SIG_IGN):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _no_keys(timeout_s: float) -> str:
