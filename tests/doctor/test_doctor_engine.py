@@ -1,16 +1,16 @@
 """Checks of hosts that an engine places; here all of them are on this machine."""
 
+import io
 import os
 import signal
-from contextlib import closing
+from contextlib import closing, redirect_stderr
 
 import pytest
 
 from conftest import own_loopback_address
 from holdfast.doctor.finding import Outcome
-from holdfast.doctor.peers.check import HostsCheck, check_hosts
+from holdfast.doctor.peers.check import HostsCheck
 from holdfast.doctor.peers.profiling import profile_hosts
-from holdfast.doctor.peers.report import Wanted
 from holdfast.job import load
 from holdfast.runs.hosts.endpoint import Endpoint, free_port
 from holdfast.runs.hosts.placement import Placement
@@ -28,13 +28,10 @@ def placement(tmp_path):
         yield Placement(engine=engine, endpoint=endpoint)
 
 
-def check(placement, folder, say=lambda _: None):
+def check(placement, folder):
     job = load.load(WORDS[0], WORDS[1:]).resolved()
-    plan = HostsCheck(
-        keys=job, wanted=Wanted(job=load.dump(job)), placement=placement, words=WORDS,
-        placing=("--on", "here"), folder=folder, say=say, show=lambda _: None,
-    )  # fmt: skip
-    return check_hosts(plan)
+    hosts = HostsCheck(words=WORDS, folder=folder, show=lambda _: None)
+    return hosts.run(job, placement, ("--on", "here"))
 
 
 def test_hosts_of_an_engine_and_their_links_are_checked(placement, tmp_path):
@@ -50,12 +47,15 @@ def test_hosts_of_an_engine_and_their_links_are_checked(placement, tmp_path):
 
 @pytest.mark.soak
 def test_a_host_that_ends_is_a_fault_that_names_it(placement, tmp_path):
-    def kill(news):
-        if "host-2 has joined" in news:
-            (process,) = (each for each, host in placement.engine._agents.values() if host == 2)
-            os.killpg(process.pid, signal.SIGKILL)
+    class Killing(io.StringIO):
+        def write(self, news):
+            if "host-2 has joined" in news:
+                (process,) = (each for each, host in placement.engine._agents.values() if host == 2)
+                os.killpg(process.pid, signal.SIGKILL)
+            return len(news)
 
-    conclusion = check(placement, tmp_path / "check", kill)
+    with redirect_stderr(Killing()):
+        conclusion = check(placement, tmp_path / "check")
     faults = [each for each in conclusion.findings if each.outcome is Outcome.FAULT]
     assert {(each.check, each.host) for each in faults} == {("hosts", "host-2")}
     assert conclusion.settings == ()
@@ -64,7 +64,7 @@ def test_a_host_that_ends_is_a_fault_that_names_it(placement, tmp_path):
 @pytest.mark.soak
 def test_hosts_of_an_engine_are_profiled(placement):
     job, shown = load.load(WORDS[0], WORDS[1:]).resolved(), []
-    found = profile_hosts(job, placement, "", lambda _: None, shown.append)
+    found = profile_hosts(job, placement, "", shown.append)
     assert shown == []
     assert len(found.hosts) == 2
     assert len(found.links) == 2

@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from holdfast.api.reserve import engine_hosts
-from holdfast.cli import complete
-from holdfast.cli.arguments import ENGINES, Json, Overrides
+from holdfast.cli.arguments import ENGINES, JobName, Json, Overrides
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
 from holdfast.cli.status import FAILED_STATUS
 from holdfast.doctor import network
 from holdfast.doctor.finding import Conclusion, Finding, Outcome, would_work
 from holdfast.doctor.host import examine
 from holdfast.doctor.needs import HostNeeds
-from holdfast.doctor.peers.check import HostsCheck, check_hosts
-from holdfast.doctor.peers.report import Wanted
+from holdfast.doctor.peers.check import HostsCheck
 from holdfast.job import load
 from holdfast.job.train_job import TrainRequest
 from holdfast.launch.spawn import Spawned
 from holdfast.linux.supply import usable_cores
 from holdfast.rundir.run_directory import new_run
-from holdfast.runs.hosts.endpoint import DEFAULT_PORT
+from holdfast.runs.hosts.endpoint import DEFAULT_PORT, Endpoint
 from holdfast.runs.hosts.placement import Placement
 
 _DEFAULT_JOB: Final = "digits"
-_SAY: Final = partial(print, file=sys.stderr, flush=True)
 
 Show = Callable[[Finding], None]
 
 
 def doctor(
     context: typer.Context,
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="Built-in job (digits, …), path of a .yaml file, or file.py:function.",
-            autocompletion=complete.job,
-        ),
-    ] = _DEFAULT_JOB,
+    job: JobName = _DEFAULT_JOB,
     overrides: Overrides = None,
     hosts: Annotated[
         int,
@@ -81,61 +69,17 @@ def doctor(
         )
         conclusion = _of_one(needs, address or "", context.obj, show)
     else:
-        checked = _Hosts(request=request, words=(job, *keys), run_dir=where, show=show)
+        folder = where.with_name(f"{where.name}-doctor")
+        check = HostsCheck(words=(job, *keys), folder=folder, show=show)
         if on:
-            conclusion = checked.of_engine(on, address or "")
+            placing = ["--on", on, *(["--address", address] if address else [])]
+            with engine_hosts(request, on, address or "") as placement:
+                conclusion = check.run(request.resolved(), placement, placing)
         else:
-            conclusion = checked.that_join(address, port, context.obj)
+            endpoint = endpoint_at(address, port)
+            ports = HostNeeds.of(request, usable_cores(), where, _ports(port)).ports
+            conclusion = _of_joining(check, request, endpoint, ports, context.obj)
     _end(conclusion, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hosts:
-    """The hosts of a job that are checked together.
-
-    Attributes:
-        request: The job.
-        words: Its name, and the overrides that the user has given.
-        run_dir: Directory that the run would have.
-        show: Shows a finding.
-    """
-
-    request: TrainRequest
-    words: tuple[str, ...]
-    run_dir: Path
-    show: Show
-
-    def that_join(self, address: str | None, port: int, forks: Spawned | None) -> Conclusion:
-        """Check this host, and others that join it."""
-        endpoint = endpoint_at(address, port)
-        needs = HostNeeds.of(self.request, usable_cores(), self.run_dir, _ports(port))
-        found = network.ports(needs.ports, endpoint.address)
-        for each in found:
-            self.show(each)
-        if not would_work(found):
-            return Conclusion(findings=tuple(found), settings=())
-        sidecar = announcing(endpoint, needs.job.hosts - 1)
-        plan = self._plan(Placement(endpoint=endpoint), ())
-        return check_hosts(replace(plan, forks=forks, sidecar=sidecar))
-
-    def of_engine(self, on: str, address: str) -> Conclusion:
-        """Check the hosts that an engine reserves."""
-        placing = ("--on", on, "--address", address) if address else ("--on", on)
-        with engine_hosts(self.request, on, address) as hosts:
-            return check_hosts(self._plan(hosts, placing))
-
-    def _plan(self, hosts: Placement, placing: tuple[str, ...]) -> HostsCheck:
-        job = self.request.resolved()
-        return HostsCheck(
-            keys=job,
-            wanted=Wanted(job=load.dump(job)),
-            placement=hosts,
-            words=self.words,
-            placing=placing,
-            folder=self.run_dir.with_name(f"{self.run_dir.name}-doctor"),
-            say=_SAY,
-            show=self.show,
-        )
 
 
 def _ports(port: int) -> dict[int, str]:
@@ -150,6 +94,24 @@ def _of_one(needs: HostNeeds, address: str, forks: Spawned | None, show: Show) -
             show(each)
             findings.append(each)
     return Conclusion(findings=tuple(findings), settings=())
+
+
+def _of_joining(
+    check: HostsCheck,
+    request: TrainRequest,
+    endpoint: Endpoint,
+    ports: dict[int, str],
+    forks: Spawned | None,
+) -> Conclusion:
+    """Check this host, and others that join it."""
+    found = network.ports(ports, endpoint.address)
+    for each in found:
+        check.show(each)
+    if not would_work(found):
+        return Conclusion(findings=tuple(found), settings=())
+    sidecar = announcing(endpoint, request.hosts - 1)
+    placement = Placement(endpoint=endpoint)
+    return check.run(request.resolved(), placement, forks=forks, sidecar=sidecar)
 
 
 def _end(conclusion: Conclusion, *, as_json: bool) -> None:

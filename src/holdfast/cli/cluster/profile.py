@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -22,8 +21,6 @@ from holdfast.hardware.host import profile_here
 from holdfast.hardware.profile_file import Profiles
 from holdfast.job import load
 from holdfast.rundir.run_directory import RUNS
-
-_SAY: Final = partial(print, file=sys.stderr, flush=True)
 
 
 def profile(
@@ -103,7 +100,7 @@ def _of_engine(
         print(f"{host}{finding.found}{remedy}", file=sys.stderr, flush=True)
 
     with engine_hosts(request, on, address) as hosts:
-        return profile_hosts(request.resolved(), hosts, str(path or ""), _SAY, fail)
+        return profile_hosts(request.resolved(), hosts, str(path or ""), fail)
 
 
 def _one_worker_each(hosts: int) -> list[str]:

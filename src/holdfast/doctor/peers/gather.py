@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,7 +79,6 @@ def gather(
     keys: RunKeys,
     placement: Placement,
     folder: Path,
-    say: Callable[[str], None],
     *,
     forks: Spawned | None = None,
     sidecar: Sidecar = nullcontext,
@@ -90,14 +90,13 @@ def gather(
         keys: Keys of the job whose hosts they are.
         placement: The hosts themselves.
         folder: For the run of the check; it is removed at the end.
-        say: Tells the user something.
         forks: A fork server for this host, if one has been started.
         sidecar: Open during the run.
 
     Raises:
         Interrupted: A signal has ended the check.
     """
-    watch = _Watch(say, keys.hosts, is_placed=placement.engine is not None)
+    watch = _Watch(keys.hosts, is_placed=placement.engine is not None)
     options = LaunchOptions(forks=forks, controls=watch.controls)
     wanted = wanted.model_copy(update={"run_dir": str(folder.resolve())})
     failure = ""
@@ -148,7 +147,6 @@ class _Watch(Sink):
     """Follows the run of a check: which hosts there are, and whether it takes too long.
 
     Attributes:
-        say: Tells the user something.
         hosts: Number of hosts of the job.
         is_placed: True if an engine starts them.
         controls: Controls of the run.
@@ -156,7 +154,6 @@ class _Watch(Sink):
         is_late: True if the run was ended here, for it took too long.
     """
 
-    say: Callable[[str], None]
     hosts: int
     is_placed: bool
     controls: Controls = field(default_factory=Controls)
@@ -182,7 +179,7 @@ class _Watch(Sink):
                 self._began = time.monotonic()
                 name = self._called(str(rest.get("host", "")))
                 self.names[rank] = unlike(name, self.names.values())
-                self.say(f"{self.names[rank]} has joined")
+                print(f"{self.names[rank]} has joined", file=sys.stderr, flush=True)
             case {"event": "agent-ended", "host": agent, "cause": cause}:
                 self._ended[self._called(agent)] = cause
             case {"event": "host-lost", "host": agent}:

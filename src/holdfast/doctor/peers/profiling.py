@@ -20,7 +20,6 @@ def profile_hosts(
     keys: RunKeys,
     placement: Placement,
     path: str,
-    say: Callable[[str], None],
     show: Callable[[Finding], None],
 ) -> Profiles:
     """Profile all hosts of a job, and every pair; without those that have failed.
@@ -29,7 +28,6 @@ def profile_hosts(
         keys: Keys of the job whose hosts are reserved.
         placement: The hosts themselves.
         path: The directory whose disk is measured; empty for where agents keep theirs.
-        say: Tells the user something.
         show: Shows what has failed.
 
     Raises:
@@ -37,7 +35,7 @@ def profile_hosts(
         Interrupted: A signal has ended it.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-profile-") as folder:
-        gathered = gather(Wanted(path=path), keys, placement, Path(folder) / "run", say)
+        gathered = gather(Wanted(path=path), keys, placement, Path(folder) / "run")
     for each in (*gathered.failures, *_failures(gathered)):
         show(each)
     return _profiles(gathered)
