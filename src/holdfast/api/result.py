@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +43,15 @@ class Result:
 
     status: str
     data: str | None
-    steps: int
-    loss: float | None
+    steps: int = 0
+    loss: float | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     best: dict[str, float] | None = None
-    samples_per_s: float | None
+    samples_per_s: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     bottleneck: str | None = None
     exactness: str | None = None
-    weights_sha256: str | None
+    weights_sha256: str | None = None
     weights: dict[str, Any] | None = None
     run_dir: Path
 
@@ -126,47 +126,14 @@ class Result:
 
         A metric with the name of another entry gets the prefix `evaluation.`.
         """
-        facts = {
-            "status": self.status,
-            "data": self.data,
-            "steps": self.steps,
-            "loss": self.loss,
-            **({} if self.best is None else {"best": self.best}),
-            "samples_per_s": self.samples_per_s,
-            "seconds": self.seconds,
-            "bottleneck": self.bottleneck,
-            "exactness": self.exactness,
-            "weights_sha256": self.weights_sha256,
-            **({} if self.weights is None else {"weights": self.weights}),
-            "run_dir": str(self.run_dir),
-        }
+        facts = {each.name: getattr(self, each.name) for each in fields(self)}
+        results = facts.pop("metrics")
+        facts["run_dir"] = str(self.run_dir)
+        for name in ("best", "weights"):
+            if facts[name] is None:
+                del facts[name]
         metrics = {
             f"evaluation.{name}" if name in facts else name: json_lines.finite(value)
-            for name, value in self.metrics.items()
+            for name, value in results.items()
         }
         return facts | metrics
-
-
-def result_of(summary: dict[str, Any], data: str | None, path: Path) -> Result:
-    """Result of a run.
-
-    Args:
-        summary: Values that rank 0 reports.
-        data: Name of the data set; None if the task has its own.
-        path: Directory of the run.
-    """
-    return Result(
-        status=summary["status"],
-        data=data,
-        steps=summary.get("steps", 0),
-        loss=summary.get("loss"),
-        metrics=summary.get("metrics", {}),
-        best=summary.get("best"),
-        samples_per_s=summary.get("samples_per_s"),
-        seconds=summary.get("seconds", {}),
-        bottleneck=summary.get("bottleneck"),
-        exactness=summary.get("exactness"),
-        weights_sha256=summary.get("weights_sha256"),
-        weights=summary.get("weights"),
-        run_dir=path,
-    )

@@ -13,13 +13,14 @@ from typing import Any
 from holdfast.api.attended import UNATTENDED, Attendance, attend
 from holdfast.api.reserve import ask_of, reserved
 from holdfast.api.resolve.resolve import resolved_shards, resolved_workers
-from holdfast.api.result import Result, result_of
+from holdfast.api.result import Result
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.environment import left_out
 from holdfast.rundir.run_directory import CODE, RunDirectory, new_run
+from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 from holdfast.sinks.callback import OnEvent
@@ -76,47 +77,18 @@ def train(
         >>> result.status
         'finished'
     """
+    controls = Controls()
     try:
-        return _train(
-            task,
-            job,
-            run_dir,
-            on_event,
-            on=on,
-            queue=queue,
-            accept_older=accept_older,
-            resume=resume,
-            extend=extend,
-        )
-    except HoldfastError as error:
-        raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
-
-
-def _train(
-    task: str | Callable[..., Any],
-    job: Mapping[str, Any] | TrainRequest | None,
-    run_dir: str | Path | None,
-    on_event: OnEvent | None,
-    *,
-    on: str,
-    queue: bool,
-    accept_older: bool,
-    resume: bool,
-    extend: bool,
-) -> Result:
-    reference.refuse_while_importing()
-    request, code = request_of(task, job)
-    if extend:
-        request = request.model_copy(update={"extend": True})
-    attendance = Attendance(on_event=on_event)
-    if code is not None and not isinstance(task, str):
-        attendance = Attendance(on_event=on_event, sidecar=partial(_with_source, task))
-    options = LaunchOptions(code=code)
-    controls = options.controls
-    try:
+        reference.refuse_while_importing()
+        request, code = request_of(task, job)
+        if extend:
+            request = request.model_copy(update={"extend": True})
+        attendance = Attendance(on_event=on_event)
+        if code is not None and not isinstance(task, str):
+            attendance = Attendance(on_event=on_event, sidecar=partial(_with_source, task))
         result = run_job(
             request,
-            options,
+            LaunchOptions(code=code, controls=controls),
             run_dir=run_dir,
             resume=resume,
             attendance=attendance,
@@ -124,10 +96,10 @@ def _train(
             queue=queue,
             accept_older=accept_older,
         )
-    except Interrupted as error:
-        if controls.interrupted and not controls.abort:
+    except HoldfastError as error:
+        if isinstance(error, Interrupted) and controls.interrupted and not controls.abort:
             raise KeyboardInterrupt(str(error)) from None
-        raise
+        raise error.with_traceback(None) from error.__cause__  # the user's frames are in its cause
     if controls.interrupted:
         raise KeyboardInterrupt(f"stopped after step {result.steps}; resume=True continues it")
     return result
@@ -184,11 +156,10 @@ def run_job(
         if request.weighs_shards and begun is None:
             job, options = held.enter_context(resolved_shards(job, options, placement))
         data = None if job.data is None else job.data.name
-        conclude = partial(result_of, data=data, path=path)
         return attend(
             job,
             path,
-            conclude,
+            lambda summary: Result(**summary, data=data, run_dir=path),
             options,
             placement,
             attendance,
