@@ -57,6 +57,7 @@ class SlurmEngine:
         self._job = environment["SLURM_JOB_ID"]
         self._environment = environment
         self._nodes = _expand(environment["SLURM_JOB_NODELIST"])
+        self.num_hosts = len(self._nodes)
         others = [node for node in self._nodes if node != environment.get("SLURMD_NODENAME")]
         self.peer = _address([*others, *self._nodes][0])
         self._needs = Resources()
@@ -69,11 +70,6 @@ class SlurmEngine:
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="slurm-nodes", daemon=True)
         self._watcher.start()
-
-    @property
-    def num_hosts(self) -> int:
-        """Implements `Engine.num_hosts`."""
-        return len(self._nodes)
 
     def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""

@@ -62,6 +62,7 @@ class SshEngine:
 
     def __init__(self, where: str) -> None:
         self._hosts = {host.name: host for host in hosts_file.read(Path(where))}
+        self.num_hosts = len(self._hosts)
         self.peer = address_of(next(iter(self._hosts.values())))
         self._agents = CommandAgents(self._words, LOST)
         self.start = self._agents.start
@@ -69,11 +70,6 @@ class SshEngine:
         self.places = self._agents.places
         self.fileno = self._agents.fileno
         self.close = self._agents.close
-
-    @property
-    def num_hosts(self) -> int:
-        """Implements `Engine.num_hosts`."""
-        return len(self._hosts)
 
     def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""

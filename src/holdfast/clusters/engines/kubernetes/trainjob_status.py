@@ -14,7 +14,6 @@ import json
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core.protocol import WorkerProgress
 from holdfast.errors import EngineError, JobError
+from holdfast.record.live_state import ProgressRate
 from holdfast.rundir.json_lines import EventLog
 
 INTERVAL_S: Final = 5.0
@@ -32,8 +32,6 @@ MAX_INTERVAL_S: Final = 60.0
 """Between two messages of a host."""
 TIMEOUT_S: Final = 5.0
 """How long the controller may take to answer."""
-_PACE_OF: Final = 8
-"""Over how many messages the time left is estimated."""
 _URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 _TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 _AUTHORITY: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
@@ -116,7 +114,8 @@ class TrainJobStatus:
         self._progress = progress
         self._log = log
         self._interval_s = min(hosts * INTERVAL_S, MAX_INTERVAL_S)
-        self._seen = deque[tuple[float, int]](maxlen=_PACE_OF)
+        self._rate = ProgressRate()
+        self._has_begun = False
         self._closing = threading.Event()
         self._has_failed = False
         self._thread = threading.Thread(target=self._work, name="trainjob-status", daemon=True)
@@ -130,25 +129,23 @@ class TrainJobStatus:
         self._thread.join(2 * TIMEOUT_S)
 
     def _work(self) -> None:
-        while not self._closing.wait(self._interval_s if self._seen else INTERVAL_S):
+        while not self._closing.wait(self._interval_s if self._has_begun else INTERVAL_S):
             self._look()
         self._look()
 
     def _look(self) -> None:
         progress = self._progress()
         if progress.total_steps:
-            self._seen.append((time.monotonic(), progress.step))
+            self._has_begun = True
+            self._rate.note(time.monotonic(), progress.step, progress.samples)
             self._post(status_of(progress, self._left_s(progress)))
 
     def _left_s(self, progress: WorkerProgress) -> float | None:
         """The seconds that are left, by the pace of late; None if that is not known."""
-        (before, step) = self._seen[0]
-        (now, newest) = self._seen[-1]
-        if newest == progress.total_steps:
+        if progress.step == progress.total_steps:
             return 0.0
-        if newest <= step:
-            return None
-        return (progress.total_steps - newest) * (now - before) / (newest - step)
+        rate = self._rate()
+        return (progress.total_steps - progress.step) / rate[0] if rate else None
 
     def _post(self, status: Mapping[str, Any]) -> None:
         try:
