@@ -55,14 +55,9 @@ READ_EVERY_S: Final = 0.05
 
 
 class Throttling:
-    """Counts the time in which this process was stopped.
+    """Counts the time in which this process was stopped."""
 
-    Args:
-        root: The directory below which `proc` and the control groups are mounted.
-    """
-
-    def __init__(self, root: Path = ROOT) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._read_at = -READ_EVERY_S
         self._own: list[str] = []
         self._groups: list[Path] = []
@@ -74,10 +69,10 @@ class Throttling:
         now = time.monotonic()
         if now - self._read_at >= READ_EVERY_S:
             self._read_at = now
-            own = lines(self._root / "proc/self/cgroup")
+            own = lines(ROOT / "proc/self/cgroup")
             if own != self._own:  # to find the groups takes longer than to read them
                 self._own = own
-                self._groups = list(groups("cpu", self._root))
+                self._groups = list(groups("cpu"))
             counted = {group: _throttled_ns(group) for group in self._groups}
             # A process may be moved to another group, whose count began before.
             rises = [count - self._counted.get(group, count) for group, count in counted.items()]

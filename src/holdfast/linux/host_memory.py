@@ -59,12 +59,12 @@ def available(root: Path = ROOT) -> Available:
     return min(limits, key=lambda each: each.size_bytes)
 
 
-def total_bytes(root: Path = ROOT) -> int:
+def total_bytes() -> int:
     """All memory that this process and its children could ever have."""
-    machine = _table(root / "proc/meminfo").get("MemTotal:", 0) * 1024
+    machine = _table(ROOT / "proc/meminfo").get("MemTotal:", 0) * 1024
     limits = [
         limit
-        for group in groups("memory", root)
+        for group in groups("memory")
         for limit_file, _ in _LIMITS
         if (limit := _number(group / limit_file)) is not None
     ]

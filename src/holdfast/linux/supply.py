@@ -70,13 +70,9 @@ def usable_cores(root: Path = ROOT) -> int:
     return max(1, min([len(os.sched_getaffinity(0)), *_limits(root)]))
 
 
-def model_name(root: Path = ROOT) -> str:
-    """Name that the maker of the CPU gives it.
-
-    Args:
-        root: The directory below which `proc` is mounted.
-    """
-    for line in lines(root / "proc/cpuinfo"):
+def model_name() -> str:
+    """Name that the maker of the CPU gives it."""
+    for line in lines(ROOT / "proc/cpuinfo"):
         name, _, value = line.partition(":")
         if name.strip() == "model name" and value.strip():
             return value.strip()
