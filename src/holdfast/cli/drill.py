@@ -96,13 +96,10 @@ def _chosen(words: str, known: tuple[Any, ...], option: str) -> list[Any]:
 
 
 def _note(trial: Trial) -> None:
-    print(f"{trial.name}: {_result_of(trial)}", file=sys.stderr)
-
-
-def _result_of(trial: Trial) -> str:
-    if not trial.problem:
-        return "the same weights as the reference run"
-    return f"{trial.problem}; its run is in {trial.run_dir}"
+    result = "the same weights as the reference run"
+    if trial.problem:
+        result = f"{trial.problem}; its run is in {trial.run_dir}"
+    print(f"{trial.name}: {result}", file=sys.stderr)
 
 
 def _show(report: DrillReport, directory: Path, *, as_json: bool) -> None:

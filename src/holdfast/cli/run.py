@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.attended import Attendance, RunResult
+from holdfast.api.attended import Attendance
 from holdfast.api.script import name_of, run_script
 from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
@@ -118,14 +118,10 @@ def run(
             attendance=attendance,
             queue=queue,
         ),
-        _next_commands,
+        lambda result: {"what happened": ["holdfast", "events", str(result.run_dir)]},
         shown=shown,
         as_json=as_json,
     )
-
-
-def _next_commands(result: RunResult) -> dict[str, list[str]]:
-    return {"what happened": ["holdfast", "events", str(result.run_dir)]}
 
 
 def _number_of_hosts(nnodes: str) -> int:
