@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from holdfast.arena.digest import digest
 from holdfast.arena.layout import ALIGNMENT, Entry, Layout, aligned
 from holdfast.arena.tensors import field_of, views
 from holdfast.errors import JobError
+from holdfast.strict import Strict
 
 TENSORS: Final = "tensors"
 MANIFEST: Final = "manifest.json"
@@ -32,16 +32,14 @@ NUM_SLICES: Final = 256
 """Slices that are verified one by one; at least 64 bytes each."""
 
 
-class _Place(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Place(Strict):
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
 
 
-class BaseManifest(BaseModel):
+class BaseManifest(Strict):
     """Content of a base.
 
     Attributes:
@@ -50,8 +48,6 @@ class BaseManifest(BaseModel):
         sha256: SHA-256 of that file.
         slices: The digest of each slice; see `arena.digest`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tensors: tuple[_Place, ...]
     size_bytes: int

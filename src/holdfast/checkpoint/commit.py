@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Header, Manifest, Origin, Parent, PartFile
@@ -20,13 +20,14 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.code_version import CodeVersion
 from holdfast.core.protocol import CheckpointPart, CheckpointResult, Draft
 from holdfast.errors import CheckpointError, ProtocolError
+from holdfast.strict import Strict
 
 Write = Callable[[str, Header, int], WrittenPart]
 """Writes a staged state into a draft: the draft's name, the description of the state, and where it
 is staged. Raises OSError."""
 
 
-class _Content(BaseModel):
+class _Content(Strict):
     """The content of a part.
 
     Attributes:
@@ -35,8 +36,6 @@ class _Content(BaseModel):
         offset: Start of the staged state in the arena's file, bytes; only the first part has it.
         header: Header of the checkpoint; only the first part has it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     others: tuple[str, ...]
     offset: int = 0

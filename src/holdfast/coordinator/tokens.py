@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from holdfast.coordinator.authority import Authority
 from holdfast.coordinator.refusals import Refused
+from holdfast.strict import Strict
 from holdfast.wire.token import Token
 
 VALID_S: Final = 3600.0
@@ -26,7 +25,7 @@ _ISSUED: Final = "tokens.jsonl"
 _MAKE: Final = "make another one by `holdfast token` on the run's first host"
 
 
-class IssuedToken(BaseModel):
+class IssuedToken(Strict):
     """A token as its run remembers it.
 
     Attributes:
@@ -34,8 +33,6 @@ class IssuedToken(BaseModel):
         uses: Number of hosts that may join with it.
         expires_unix_s: End of its validity.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     digest: str
     uses: int

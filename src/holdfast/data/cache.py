@@ -31,13 +31,13 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 from PIL import __version__ as pillow_version
-from pydantic import BaseModel, ConfigDict
 
 from holdfast.data.images import Samples, Scale, digest
 from holdfast.data.source import SampleSource, write_samples
 from holdfast.errors import JobError
 from holdfast.linux.files import state_of
 from holdfast.linux.lock import locked
+from holdfast.strict import Strict
 
 Measure = Callable[[dict[str, Samples]], Scale]
 
@@ -50,17 +50,13 @@ _HEADER_BYTES: Final = 128
 """Size of numpy's header for up to four dimensions."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Part(Strict):
     dtype: str
     shape: tuple[int, ...]
     sha256: str
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Manifest(Strict):
     parts: dict[str, _Part]
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from rich.filesize import decimal as in_words
 
 from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.doctor.needs import HostNeeds
 from holdfast.launch.spawn import worker_environment
+from holdfast.strict import Strict
 from holdfast.tasks import reference
 
 TIMEOUT_S: Final = 180.0
@@ -23,11 +24,7 @@ UNKNOWN_BYTES: Final = 64 << 20
 """How much shared memory is made for a model whose size is not known."""
 
 
-class _Probed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Gpu(_Probed):
+class Gpu(Strict):
     """A GPU on which torch has computed something."""
 
     name: str
@@ -35,7 +32,7 @@ class Gpu(_Probed):
     total_bytes: int
 
 
-class ModelSize(_Probed):
+class ModelSize(Strict):
     """Memory that a run on one host has for its model.
 
     Attributes:
@@ -47,7 +44,7 @@ class ModelSize(_Probed):
     shared_bytes: int
 
 
-class TorchReport(_Probed):
+class TorchReport(Strict):
     """Findings of a process with torch.
 
     Attributes:

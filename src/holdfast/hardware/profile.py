@@ -15,11 +15,16 @@ Rate: TypeAlias = Annotated[float, Field(gt=0)]
 Amount: TypeAlias = Annotated[float, Field(ge=0)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=300)]
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+class StrictFields:
+    """Base of dataclasses that are read from JSON: no unknown keys, and only finite numbers."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
+class GpuState(StrictFields):
     """State that a GPU reports; None where it reports nothing.
 
     Attributes:
@@ -30,8 +35,6 @@ class GpuState:
         used_bytes: Bytes of its memory.
         slowed_by: Why its clock is reduced, in words.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     temperature_c: float | None = None
     power_w: Amount | None = None
@@ -44,7 +47,7 @@ class GpuState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(StrictFields):
     """Something that workers compute on: a GPU, or all CPU cores of a host.
 
     Attributes:
@@ -62,8 +65,6 @@ class Device:
         capability: The version of what a GPU can do (CUDA compute capability).
         state: State of a GPU.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: Name
     score: Amount
@@ -85,7 +86,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(StrictFields):
     """The memory of a host that processes may use.
 
     Attributes:
@@ -93,14 +94,12 @@ class Memory:
         available_bytes: Memory that is not in use.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     total_bytes: Annotated[int, Field(ge=0)]
     available_bytes: Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(StrictFields):
     """The disk below a directory.
 
     Attributes:
@@ -111,8 +110,6 @@ class Disk:
         direct: True if reads and writes have bypassed the page cache.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     path: str
     write_bytes_per_s: Rate
     read_bytes_per_s: Rate
@@ -122,7 +119,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostProfile:
+class HostProfile(StrictFields):
     """One host.
 
     Attributes:
@@ -130,8 +127,6 @@ class HostProfile:
         memory, disk: Results, where they were measured.
         notes: Words for what could not be measured, and why.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     devices: tuple[Device, ...]
     memory: Memory | None = None
@@ -149,7 +144,7 @@ class HostProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLink:
+class HostLink(StrictFields):
     """Latency and speed from one host to another, over one encrypted connection.
 
     Attributes:
@@ -157,8 +152,6 @@ class HostLink:
         latency_s: Until an answer comes back.
         bytes_per_s: Sent by the source.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     source: str
     target: str

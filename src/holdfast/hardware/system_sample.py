@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from holdfast.hardware.profile import Amount, Name
+from holdfast.hardware.profile import Amount, Name, StrictFields
 
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 
-_STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
+class GpuSample(StrictFields):
     """A GPU; None where it reports nothing.
 
     Attributes:
@@ -27,8 +25,6 @@ class GpuSample:
         power_w: Power that it draws.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     index: Count
     name: Name
     utilization: Amount | None
@@ -39,7 +35,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSample:
+class WorkerSample(StrictFields):
     """The process of a worker, without those that it has started.
 
     Attributes:
@@ -48,15 +44,13 @@ class WorkerSample:
         memory_bytes: Resident, with memory that it shares with others.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
     rank: Count
     cpu: Amount
     memory_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemSample:
+class SystemSample(StrictFields):
     """A host, the mean since the sample before where that makes sense.
 
     Attributes:
@@ -72,8 +66,6 @@ class SystemSample:
         gpus: GPUs that the workers may use.
         workers: Each from its second sample on.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     host: Name
     time_unix_s: Amount

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from holdfast.core.placement.shares import Share
 from holdfast.job.settings import CheckpointSettings
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
+from holdfast.strict import Strict
 from holdfast.wire.tls import Credentials
 
 SHARES: Final = TypeAdapter(tuple[Share, ...])
 """Shares of workers as JSON."""
 
 
-class WriterSpec(BaseModel):
+class WriterSpec(Strict):
     """Work of a host's writer.
 
     Attributes:
@@ -25,15 +26,13 @@ class WriterSpec(BaseModel):
         where: Name of the host in an event, if there are several.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: Literal["writer"] = "writer"
     run_dir: str
     settings: CheckpointSettings
-    where: dict[str, str] = {}
+    where: dict[str, str] = Field(default_factory=dict)
 
 
-class WorkerSpec(BaseModel):
+class WorkerSpec(Strict):
     """Work of one worker.
 
     Attributes:
@@ -48,7 +47,7 @@ class WorkerSpec(BaseModel):
         score: TFLOPS of its device by profile; 0 if it is not known.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     kind: Literal["worker"] = "worker"
     job: Job

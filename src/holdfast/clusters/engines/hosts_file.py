@@ -11,15 +11,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from holdfast.errors import JobError
+from holdfast.strict import Strict
 
 MADE_PYTHON: Final = ".local/share/holdfast/bin/python"
 """In the home directory: what `holdfast hosts setup` makes."""
 
 
-class SshHost(BaseModel):
+class SshHost(Strict):
     """A line of the file.
 
     Attributes:
@@ -27,8 +28,6 @@ class SshHost(BaseModel):
         python: Its Python, which has holdfast.
         slots: Number of agents that may run there.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[^-\s]\S*$")  # a leading - would be an option of ssh
     python: str = Field(default=MADE_PYTHON, min_length=1)

@@ -6,18 +6,15 @@ import enum
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.torch_report import TorchReport
 from holdfast.hardware.profile import HostProfile
+from holdfast.strict import Strict
 
 
-class _Reported(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Wanted(_Reported):
+class Wanted(Strict):
     """Request to the hosts of a check.
 
     Attributes:
@@ -44,7 +41,7 @@ class Reach(enum.StrEnum):
     """Something else than a host of this check answers."""
 
 
-class LinkReport(_Reported):
+class LinkReport(Strict):
     """A link in one direction, in which connections are made and bytes are sent.
 
     Attributes:
@@ -65,7 +62,7 @@ class LinkReport(_Reported):
     ahead_s: float = 0.0
 
 
-class HostReport(_Reported):
+class HostReport(Strict):
     """Findings of a host on itself, and then on its links.
 
     Attributes:
@@ -83,7 +80,7 @@ class HostReport(_Reported):
 
     host: str
     address: str = ""
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     torch: TorchReport | None = None
     findings: tuple[Finding, ...] = ()
     weights: str = ""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
@@ -20,6 +20,7 @@ from holdfast.sinks.trackers import facts, spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
 from holdfast.sinks.trackers.spool import SpoolCursor
 from holdfast.sinks.trackers.tracker import TrackedJob, Tracker
+from holdfast.strict import Strict
 
 FOLDER: Final = "trackers"
 """Below the run directory: what was sent."""
@@ -36,7 +37,7 @@ _LEAVE_S: Final = 0.5
 """Time for a thread that is given up to end what it has started."""
 
 
-class Kept(BaseModel):
+class Kept(Strict):
     """State of one tracker of one run, which is stored.
 
     Attributes:
@@ -45,10 +46,8 @@ class Kept(BaseModel):
         finished: True if it has got the end of the run, as of the newest attempt.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     cursor: SpoolCursor = SpoolCursor()
-    tracker: dict[str, Any] = {}
+    tracker: dict[str, Any] = Field(default_factory=dict)
     finished: bool = False
 
 

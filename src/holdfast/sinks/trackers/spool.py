@@ -11,12 +11,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from holdfast.record.recovery_reports import RecoveryReport, reports_in
 from holdfast.rundir.follow import Cursor, JsonTail, StepCursor, StepTail
 from holdfast.rundir.run_directory import METRICS, RECOVERIES, SYSTEM
 from holdfast.sinks.trackers.tracker import Batch, Point
+from holdfast.strict import Strict
 
 BATCH_BYTES: Final = 1 << 16
 """Size of what is read of each file for a batch, but at least a line."""
@@ -24,7 +23,7 @@ BATCH_BYTES: Final = 1 << 16
 Line = dict[str, Any]
 
 
-class SpoolCursor(BaseModel):
+class SpoolCursor(Strict):
     """The ends of what has been read of a run's files.
 
     Attributes:
@@ -33,8 +32,6 @@ class SpoolCursor(BaseModel):
         recoveries, system: The places in these files.
         samples: Count of samples before `system`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: StepCursor = StepCursor()
     time_unix_s: float = 0.0

@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
 
 from holdfast.arena.memory import ABORT_POLL_S
@@ -24,6 +23,7 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.errors import JobError
+from holdfast.strict import Strict
 from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.worker.agent_link import AgentLink
 
@@ -51,15 +51,13 @@ class Rendezvous:
         return self.store or TCPStore(self.address, self.port, is_master=False)
 
 
-class _Own(BaseModel):
+class _Own(Strict):
     """Message of a worker to those of other hosts.
 
     Attributes:
         tunnel: The address of its agent's tunnel.
         ports: Ports on which it listens.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tunnel: str
     ports: tuple[int, ...]
