@@ -40,79 +40,57 @@ finds it."""
 
 def network(plan: RenderPlan) -> list[Document]:
     """All network policies of a run."""
-    metrics = [_metrics_access(plan)] if plan.has_metrics else []
     run = {"podSelector": {"matchLabels": labels(plan)}}
-    return [
-        _policy(
-            plan,
-            "deny",
-            {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
-        ),
-        _policy(
-            plan,
-            "run",
-            {
-                **run,
-                "policyTypes": ["Ingress", "Egress"],
-                "ingress": [{"from": [run]}],
-                "egress": [{"to": [run]}, DNS],
-            },
-        ),
-        _policy(
-            plan,
-            "api",
-            {
-                "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
-                "policyTypes": ["Egress"],
-                "egress": [API],
-            },
-        ),
-        *metrics,
-    ]
-
-
-def _metrics_access(plan: RenderPlan) -> Document:
-    """Lets Prometheus read the metrics of the run."""
-    source = {
+    both = {"policyTypes": ["Ingress", "Egress"]}
+    among = {"ingress": [{"from": [run]}], "egress": [{"to": [run]}, DNS]}
+    prometheus = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": MONITORING}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
     }
-    ports = [{"protocol": "TCP", "port": METRICS_PORT}]
-    spec = {
-        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [source], "ports": ports}],
-    }
-    return _policy(plan, "metrics", spec)
+    policies = [
+        _policy(plan, "deny", {"podSelector": {}, **both}),
+        _policy(plan, "run", {**run, **both, **among}),
+        _policy(plan, "api", _outgoing(plan, COORDINATOR, API)),
+    ]
+    if plan.has_metrics:
+        policies.append(_policy(plan, "metrics", _incoming(plan, prometheus, METRICS_PORT)))
+    return policies
 
 
 def operator_access(plan: RenderPlan, operator: str, port: int) -> Document:
     """Lets an operator, in whatever namespace it is, connect to a port of the pods."""
-    source = {
-        "namespaceSelector": {},
-        "podSelector": {"matchLabels": {"app.kubernetes.io/name": operator}},
-    }
-    spec = {
-        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [source], "ports": [{"protocol": "TCP", "port": port}]}],
-    }
-    return _policy(plan, "operator", spec)
+    return _policy(plan, "operator", _incoming(plan, _anywhere(name=operator), port))
 
 
 def trainer_access(plan: RenderPlan) -> Document:
     """Lets agents tell Kubeflow Trainer, in whatever namespace it is, how far the run is."""
-    labels_of_manager = {
-        "app.kubernetes.io/name": "trainer",
-        "app.kubernetes.io/component": "manager",
+    manager = _anywhere(name="trainer", component="manager")
+    ports = [{"protocol": "TCP", "port": _STATUS_PORT}]
+    return _policy(plan, "progress", _outgoing(plan, AGENT, {"to": [manager], "ports": ports}))
+
+
+def _anywhere(**names: str) -> Document:
+    """The pods of any namespace that have some labels."""
+    found = {f"app.kubernetes.io/{key}": name for key, name in names.items()}
+    return {"namespaceSelector": {}, "podSelector": {"matchLabels": found}}
+
+
+def _incoming(plan: RenderPlan, source: Document, port: int) -> Document:
+    """Connections to a port of the coordinator's pods."""
+    return {
+        "podSelector": {"matchLabels": labels(plan, COORDINATOR)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [source], "ports": [{"protocol": "TCP", "port": port}]}],
     }
-    manager = {"namespaceSelector": {}, "podSelector": {"matchLabels": labels_of_manager}}
-    spec = {
-        "podSelector": {"matchLabels": labels(plan, AGENT)},
+
+
+def _outgoing(plan: RenderPlan, component: str, allowed: Document) -> Document:
+    """Connections of the pods of a component."""
+    return {
+        "podSelector": {"matchLabels": labels(plan, component)},
         "policyTypes": ["Egress"],
-        "egress": [{"to": [manager], "ports": [{"protocol": "TCP", "port": _STATUS_PORT}]}],
+        "egress": [allowed],
     }
-    return _policy(plan, "progress", spec)
 
 
 def _policy(plan: RenderPlan, suffix: str, spec: Document) -> Document:
