@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +17,12 @@ from pydantic import Field, ValidationError
 
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
-from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS
-from holdfast.sinks.trackers import facts, spool
+from holdfast.rundir import code_version, json_lines
+from holdfast.rundir.run_directory import METRICS, run_id_of
+from holdfast.sinks.trackers import spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
 from holdfast.sinks.trackers.spool import SpoolCursor
-from holdfast.sinks.trackers.tracker import TrackedJob, Tracker
+from holdfast.sinks.trackers.tracker import TrackedJob, TrackedRun, Tracker
 from holdfast.strict import Strict
 
 FOLDER: Final = "trackers"
@@ -31,6 +34,8 @@ MAX_RETRY_S: Final = 30.0
 """The pause after a failure, and how long it grows."""
 NICE: Final = 10
 """Priority of the threads and what they start: workers of the same host come first."""
+_PACKAGES: Final = ("holdfast", "torch", "numpy")
+"""Those whose versions a tracker is told."""
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5
@@ -157,7 +162,12 @@ class Sender:
     def _send_new(self) -> None:
         """Send what is in the files now."""
         if not self._is_open:
-            run = facts.of_run(self._run_dir, self._job)
+            run = TrackedRun(
+                path=self._run_dir,
+                run_id=run_id_of(self._run_dir),
+                job=self._job,
+                tags=_tags(self._run_dir),
+            )
             if not self._tracker.open(run, self._kept.tracker):
                 self._kept = Kept()  # it has lost what it had
             self._is_open = True
@@ -211,6 +221,22 @@ def deliver(senders: Sequence[Sender], is_late: Callable[[Sender], bool]) -> lis
             reason = f" ({sender.trouble})" if sender.trouble else ""
             unsent.append(f"{sender.name} has not got {sender.unsent()}{reason}")
     return unsent
+
+
+def _tags(run_dir: Path) -> dict[str, str]:
+    """What the results of a run may depend on besides its parameters."""
+    tags = {
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "run_dir": str(run_dir.resolve()),
+        "version.python": platform.python_version(),
+    }
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            tags[f"version.{name}"] = metadata.version(name)
+    if commit := code_version.kept(run_dir).commit:
+        tags["git.commit"] = commit
+    return tags
 
 
 def _read(path: Path) -> Kept:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -20,7 +21,6 @@ from holdfast.job.trackers import (
 )
 from holdfast.record.sink import Ending, Sink
 from holdfast.sinks.trackers.artifacts import Artifacts
-from holdfast.sinks.trackers.facts import flat
 from holdfast.sinks.trackers.mlflow import MLflow
 from holdfast.sinks.trackers.otel import OpenTelemetry
 from holdfast.sinks.trackers.sender import FOLDER, Sender, deliver
@@ -112,11 +112,20 @@ def senders(
     chosen = [_tracker(spec, job.name, environment) for spec in job.trackers]
     tracked = TrackedJob(
         name=job.name,
-        params=dict(flat(job.model_dump(mode="json", exclude={"trackers", "program"}))),
+        params=dict(_flat(job.model_dump(mode="json", exclude={"trackers", "program"}))),
         text=load.dump(job, without={"program"}),
         records_progress=job.records_progress,
     )
     return [Sender(tracker, run_dir, tracked, artifacts) for tracker in chosen], artifacts
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and their values as text; those without a value are left out."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, value if isinstance(value, str) else json.dumps(value)
 
 
 def _tracker(spec: TrackerSpec, job: str, environment: Mapping[str, str]) -> Tracker:
