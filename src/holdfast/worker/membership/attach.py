@@ -187,9 +187,7 @@ class AttachedModels:
             CheckpointError: They are in a checkpoint that is damaged.
         """
         for initial in self._initial:
-            initial.use()
-            if run_dir is not None:
-                initial.record(run_dir)
+            initial.begin(run_dir)
 
     def allocate(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.

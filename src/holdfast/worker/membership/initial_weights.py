@@ -17,7 +17,7 @@ class InitialWeights:
     """Weights that are loaded before the optimizer is built.
 
     Only a run that begins uses them. A worker that gets its state from a checkpoint or another
-    worker needs no file, so an error waits until `use`.
+    worker needs no file, so an error waits until `begin`.
 
     Args:
         source: Setting of the job; None leaves the model as its factory has built it.
@@ -42,8 +42,11 @@ class InitialWeights:
         except HoldfastError as error:
             self._error = error
 
-    def use(self) -> None:
+    def begin(self, run_dir: Path | None) -> None:
         """Note that the run begins with them.
+
+        Args:
+            run_dir: Directory for a record of them; None if another worker writes it.
 
         Raises:
             JobError: There are none, or they do not fit.
@@ -51,10 +54,7 @@ class InitialWeights:
         """
         if self._error is not None:
             raise self._error
-
-    def record(self, run_dir: Path) -> None:
-        """Write down what the run began with."""
-        if self._source is None:
+        if self._source is None or run_dir is None:
             return
         with EventLog(run_dir / EVENTS) as log:
             log.event(
