@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -71,12 +72,12 @@ def usable_cores(root: Path = ROOT) -> int:
 
 
 def model_name() -> str:
-    """Name that the maker of the CPU gives it."""
+    """Name that the maker of the CPU gives it; that of its architecture if the kernel has none."""
     for line in lines(ROOT / "proc/cpuinfo"):
         name, _, value = line.partition(":")
         if name.strip() == "model name" and value.strip():
             return value.strip()
-    return "CPU"
+    return platform.machine()
 
 
 def _limits(root: Path) -> Iterator[int]:

@@ -36,7 +36,7 @@ class TrainPlaces:
 
     def __init__(self, board: Any, workers: int) -> None:
         self._board = board
-        self._workers = workers
+        self.num_hosts = workers
         self._ranks: dict[str, int] = {}
         self._places: dict[str, AgentPlace] = {}
         self._lock = threading.Lock()
@@ -45,14 +45,9 @@ class TrainPlaces:
         self._listener = threading.Thread(target=self._listen, name="ray-train-places", daemon=True)
         self._listener.start()
 
-    @property
-    def num_hosts(self) -> int:
-        """Implements `Engine.num_hosts`."""
-        return self._workers
-
     def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`. Ray Train has reserved what its ScalingConfig says."""
-        return "" if ask.agents <= self._workers else f"{ask.agents} workers of Ray Train"
+        return "" if ask.agents <= self.num_hosts else f"{ask.agents} workers of Ray Train"
 
     def start(self, launch: Launch) -> None:
         """Implements `Engine.start`."""
@@ -62,7 +57,7 @@ class TrainPlaces:
                 for name, place in self._places.items()
                 if place.state is not PlaceState.ENDED
             }
-            rank = min(set(range(self._workers)) - taken)
+            rank = min(set(range(self.num_hosts)) - taken)
             self._ranks[launch.name] = rank
             self._places[launch.name] = AgentPlace(state=PlaceState.PENDING)
         self._board.order.remote(rank, StartAgent(launch=launch))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from collections.abc import Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,6 +19,7 @@ from holdfast.collectives.group import Group, agree
 from holdfast.errors import JobError
 from holdfast.hardware.nvml import Driver
 from holdfast.job.models import MistralSpec, Model
+from holdfast.linux.supply import model_name
 from holdfast.worker.checks.kernels import kernel_digests
 
 _VARIABLES: Final = ("MKL_CBWR", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
@@ -59,7 +58,7 @@ def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dic
         "device": device.type,
         **(_on_gpu(device) if device.type == "cuda" else {}),
         "fp32_precision": _fp32_precision(device),
-        **(kernel_digests() if portable else {"processor": _processor()}),
+        **(kernel_digests() if portable else {"processor": model_name()}),
         "capability": torch.backends.cpu.get_cpu_capability(),
         **{name: os.environ.get(name, "unset") for name in _VARIABLES},
         **{name: _version(name) for name in _LIBRARIES if isinstance(model, MistralSpec)},
@@ -143,12 +142,3 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "missing"
-
-
-def _processor() -> str:
-    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:  # a block for each processor
-        for line in file:
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.machine()
