@@ -9,7 +9,7 @@ from holdfast.agent.worker_log import Activity, activities, longest_wait_s
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag, describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.errors import Aborted
 
 MEMBERS = (0, 1, 2)
@@ -46,7 +46,7 @@ def test_a_worker_that_computes_is_in_its_phase(arena):
 
 def test_a_worker_that_waits_names_the_barrier_and_who_is_late(arena):
     arena.announce(1)
-    groups = [SharedMemoryGroup(Arena(arena.fd), rank, 60.0, describe) for rank in MEMBERS]
+    groups = [Group(Arena(arena.fd), rank, 60.0, describe) for rank in MEMBERS]
     for rank, group in enumerate(groups):
         status_of(arena, rank, Phase.COLLECT, 40)
         group.enter(1, MEMBERS)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.arena.memory import Arena, Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag, describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.errors import Aborted, HoldfastError, JobError
 
 
@@ -27,7 +27,7 @@ def in_threads(arena, act):
 
     def run(rank):
         try:
-            found[rank] = act(SharedMemoryGroup(arena, rank, 20, describe))
+            found[rank] = act(Group(arena, rank, 20, describe))
         except HoldfastError as error:
             found[rank] = error
 
@@ -93,7 +93,7 @@ def test_a_new_generation_aborts_an_incomplete_barrier(arena):
 
 def test_a_wait_times_out_with_an_error_that_names_the_rank(arena):
     with pytest.raises(HoldfastError, match=r"rank 0 waited 0 s for rank 1, .* 'starting'"):
-        SharedMemoryGroup(arena, 0, 0.01, describe).barrier(ReduceTag.PARTIALS, 0)
+        Group(arena, 0, 0.01, describe).barrier(ReduceTag.PARTIALS, 0)
 
 
 def test_other_processes_see_the_same_words_and_sections(arena):

@@ -9,9 +9,9 @@ from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import ReductionMemory
-from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
@@ -112,7 +112,7 @@ def run(counts, hosts, empty=()):
     found = {}
 
     def work(rank, host):
-        group = SharedMemoryGroup(host.arena, rank, 20, describe)
+        group = Group(host.arena, rank, 20, describe)
         network = None
         try:
             if len(hosts) > 1:

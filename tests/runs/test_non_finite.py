@@ -236,7 +236,7 @@ def test_a_death_in_a_recheck_changes_nothing(inject, at, when, rank):
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
 def test_a_sum_that_goes_wrong_once_is_done_again(inject, tmp_path, rank):
     barrier = {
-        "at": "holdfast.collectives.shared_memory:SharedMemoryGroup.barrier",
+        "at": "holdfast.collectives.group:Group.barrier",
         "when": "before",
     }
     inject({**barrier, "how": "wrong sum", "rank": rank, "step": 6}, workers=2)

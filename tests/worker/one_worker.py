@@ -9,7 +9,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 from holdfast.job import load
@@ -42,7 +42,7 @@ def stepper_of(replica, **keys):
     """A stepper of the only worker of a job with these keys."""
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1} | keys
     job, arena = load.check(keys, where="test"), Arena.create(1)
-    group = SharedMemoryGroup(arena, 0, 10.0, describe)
+    group = Group(arena, 0, 10.0, describe)
     group.enter(1, (0,))
     near, far = pair()
     agent = AgentLink(WorkerStatus(arena, 0), arena, near)

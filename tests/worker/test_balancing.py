@@ -9,7 +9,7 @@ import pytest
 from holdfast.arena.memory import Arena
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.core.balance.times import StepTimes
 from holdfast.job import load
 from holdfast.wire.channel import pair
@@ -39,7 +39,7 @@ def members(balance, scores):
     ends = [pair() for _ in range(3)]
     found = []
     for rank, (near, _) in enumerate(ends):
-        group = SharedMemoryGroup(Arena(arena.fd), rank, 10.0, describe)
+        group = Group(Arena(arena.fd), rank, 10.0, describe)
         link = AgentLink(WorkerStatus(arena, rank), arena, near)
         context, progress = WorkerContext.of(job, group, link, arena), Progress()
         found.append(

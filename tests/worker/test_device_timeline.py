@@ -6,7 +6,7 @@ from conftest import needs_gpu
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.worker.timing.device_timeline import MANY, DeviceTimeline, timeline_of
 from holdfast.worker.timing.stopwatch import Stopwatch
 
@@ -119,7 +119,7 @@ def test_on_a_cpu_there_is_no_timeline():
 @needs_gpu
 def test_a_gpu_gets_the_time_of_a_phase_that_the_host_only_launches():
     arena, device = Arena.create(1), torch.device("cuda", 0)
-    group, status = SharedMemoryGroup(arena, 0, 10.0, describe), WorkerStatus(arena, 0)
+    group, status = Group(arena, 0, 10.0, describe), WorkerStatus(arena, 0)
     status.claim()
     stopwatch = Stopwatch(group, status, device)
     values = torch.ones(4096, 4096, device=device)

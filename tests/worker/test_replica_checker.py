@@ -8,7 +8,7 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.errors import Aborted, ReplicaError
 from holdfast.worker.checks.replica_checker import ReplicaChecker
 
@@ -28,7 +28,7 @@ def test_a_flipped_bit_names_its_tensor_or_the_one_before_the_padding(byte, name
 
     def check(rank):
         own = Arena(arena.fd)
-        group, replica = SharedMemoryGroup(own, rank, 20, describe), replicas[rank]
+        group, replica = Group(own, rank, 20, describe), replicas[rank]
         group.enter(1, (0, 1))
         replica.flat[byte] ^= rank
         try:

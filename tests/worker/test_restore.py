@@ -21,7 +21,7 @@ from holdfast.checkpoint import names
 from holdfast.checkpoint.sealing.seal import UNSEALED
 from holdfast.checkpoint.storage import Storage
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.core.code_version import CodeVersion
 from holdfast.errors import CheckpointError, HoldfastError, JobError
 from holdfast.job import load
@@ -95,7 +95,7 @@ def restore(hosts, job=JOB, listed=None):
 
     def member(rank):
         near, far = pair()
-        group = SharedMemoryGroup(Arena(arena.fd), rank, 20, describe)
+        group = Group(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
         launch = WorkerSpec(job=job, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
         names_here = listed or checkpoints.store_in(hosts[rank]).committed()

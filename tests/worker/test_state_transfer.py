@@ -8,7 +8,7 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group
 from holdfast.errors import ReplicaError
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
@@ -39,7 +39,7 @@ class Worker:
             num_shards=2,
             replica_bytes=layout.size_bytes,
         )
-        self.group = SharedMemoryGroup(arena, rank, 20, describe)
+        self.group = Group(arena, rank, 20, describe)
         self.replica = Replica(trained, layout, self.sections.replica(rank, layout.size_bytes))
         self.sections.intact.end_change(rank, STEP)
 

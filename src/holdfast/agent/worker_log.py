@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.agent.worker_handle import WorkerHandle
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.collectives.barrier_tags import describe
-from holdfast.collectives.shared_memory import newest_barrier
+from holdfast.collectives.group import newest_barrier
 from holdfast.core.actions import ResumeWorkers
 from holdfast.core.failures import Exit
 from holdfast.core.protocol import Eviction, Failure

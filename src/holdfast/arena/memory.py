@@ -280,7 +280,7 @@ class Arena:
         the count.
         """
         count = count or self[rank, Word.ARRIVALS] + 1
-        # By now all that the worker brings to this barrier is written; see `SharedMemoryGroup`.
+        # By now all that the worker brings to this barrier is written; see `Group`.
         self[rank, Word.ARRIVALS] = count
         futex.wake(self._address_of(rank))
         return count

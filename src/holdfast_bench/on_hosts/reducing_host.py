@@ -33,9 +33,9 @@ from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
+from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import ReductionMemory
-from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
@@ -101,7 +101,7 @@ class _Worker:
         self._options = options
         ranks = _ranks(options)
         self.world_size = sum(map(len, ranks))
-        self.group = SharedMemoryGroup(arena, rank, TIMEOUT_S, describe)
+        self.group = Group(arena, rank, TIMEOUT_S, describe)
         self._plain = self._network(ranks, "plain", None)
         self.group.enter(1, tuple(range(self.world_size)), self._plain)
         shown = Credentials.model_validate_json(_credentials_of(options.folder, options.host))

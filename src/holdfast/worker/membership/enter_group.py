@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.collectives.connections import Listener
+from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
-from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import AgentLink
 
 
 def enter_group(
-    group: SharedMemoryGroup, agent: AgentLink, listener: Listener | None, resume: ResumeMessage
+    group: Group, agent: AgentLink, listener: Listener | None, resume: ResumeMessage
 ) -> None:
     """Take part in a generation.
 

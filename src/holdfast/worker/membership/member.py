@@ -19,8 +19,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.collectives.connections import Listener
-from holdfast.collectives.group import agree
-from holdfast.collectives.shared_memory import SharedMemoryGroup
+from holdfast.collectives.group import Group, agree
 from holdfast.errors import Aborted, JobError, UntrustedStateError
 from holdfast.job.part import MAX_SHARDS
 from holdfast.job.train_job import MEASURED
@@ -109,7 +108,7 @@ class Member:
             check_portable()
         if not job.merges_shards:
             check_reduction()
-        self.group = SharedMemoryGroup(arena, spec.rank, job.timeout_s, describe)
+        self.group = Group(arena, spec.rank, job.timeout_s, describe)
         self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
         run_dir = Path(spec.run_dir)

@@ -25,7 +25,6 @@ from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.group import Group
-from holdfast.collectives.shared_memory import SharedMemoryGroup
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
 from holdfast.job.script_job import Script, ScriptJob
@@ -55,7 +54,7 @@ def run(
     listener: Listener | None,
 ) -> int:
     """Run a script as one of its workers; returns the exit status."""
-    group = SharedMemoryGroup(arena, spec.rank, spec.job.timeout_s, describe)
+    group = Group(arena, spec.rank, spec.job.timeout_s, describe)
     try:
         resume = agent.await_resume(None)
         rendezvous: Rendezvous | None = None
