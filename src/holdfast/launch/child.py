@@ -11,11 +11,11 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 from holdfast.core.hangs import STOPPED_S
 from holdfast.errors import HoldfastError
-from holdfast.launch.forked import ControlProcess, LentProcess
+from holdfast.launch.forked import ControlProcess, ForkedProcess, LentProcess
 from holdfast.linux.files import reserve
 from holdfast.linux.process import stat_of
 
@@ -29,18 +29,8 @@ LAST_LINE_BYTES: Final = 1 << 16
 """How much of the end of a log is searched for its last line."""
 
 
-class Process(Protocol):
-    """A process that this one has started, or has had started."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """Its exit status once it has ended; the negative number of a signal that killed it."""
-
-    def kill(self) -> None:
-        """Kill it, unless it has ended."""
+Process: TypeAlias = subprocess.Popen[bytes] | ForkedProcess | LentProcess
+"""A process that this one has started, or has had started."""
 
 
 class Forker(Protocol):
