@@ -13,9 +13,10 @@ BEGIN = "<!-- tour: written by tests/tour.py -->\n"
 END = "<!-- end of the tour -->\n"
 
 
-def summary(folder: Path) -> str:
-    """The first sentence of a package's docstring, without the full stop."""
-    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+def summary(place: Path) -> str:
+    """The first sentence of the docstring of a package or a module, without the full stop."""
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
     return " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
 
 
@@ -39,8 +40,7 @@ def tour() -> str:
     table += rows("holdfast_bench", ROOT / "src" / "holdfast_bench")
     for layer in layers():
         for name in layer:
-            folder = ROOT / "src" / "holdfast" / name
-            table += rows(name, folder) if folder.is_dir() else [f"| `{name}` | All exceptions |"]
+            table += rows(name, ROOT / "src" / "holdfast" / name)
     return "\n".join(table) + "\n"
 
 
