@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -70,22 +71,15 @@ class _Agent:
     cause: str = ""
 
 
-class CommandAgents:
-    """The agents of one run.
+class CommandAgents(ABC):
+    """The part of an engine that has the agents of one run.
 
     Args:
-        words: The command that runs an agent at a host.
-        lost_status: The exit status by which this command says that the host is not reached.
-        noise: Beginning of lines that this command adds to what an agent says at its end.
+        lost_status: The exit status by which a command says that the host is not reached.
+        noise: Beginning of lines that a command adds to what an agent says at its end.
     """
 
-    def __init__(
-        self,
-        words: Callable[[str, Launch], Sequence[str]],
-        lost_status: int | None = None,
-        noise: str = "",
-    ) -> None:
-        self._words = words
+    def __init__(self, lost_status: int | None = None, noise: str = "") -> None:
         self._lost_status = lost_status
         self._noise = noise
         self._slots: list[Slot] = []
@@ -93,6 +87,10 @@ class CommandAgents:
         self._news = select.epoll()
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._news.register(self._woken, select.EPOLLIN)
+
+    @abstractmethod
+    def words(self, host: str, launch: Launch) -> list[str]:
+        """The command that runs an agent at a host."""
 
     def use(self, hosts: Sequence[str], lost: Sequence[str] = ()) -> None:
         """Use these slots, each named by its host, and later those of the hosts in `lost`."""
@@ -223,7 +221,7 @@ class CommandAgents:
         for agent, slot in zip(waiting, free, strict=False):
             if slot.usable_at > time.monotonic():
                 break
-            words = self._words(slot.host, agent.launch)
+            words = self.words(slot.host, agent.launch)
             try:
                 agent.command = AgentCommand(words, agent.launch.token, self._news)
             except OSError as error:

@@ -36,7 +36,7 @@ _MB: Final = 1 << 20
 _CPUS: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-class SlurmEngine:
+class SlurmEngine(CommandAgents):
     """Places the agents of one run in the nodes of the job that this process belongs to.
 
     Args:
@@ -61,10 +61,7 @@ class SlurmEngine:
         others = [node for node in self._nodes if node != environment.get("SLURMD_NODENAME")]
         self.peer = _address([*others, *self._nodes][0])
         self._needs = Resources()
-        self._agents = CommandAgents(self._words)
-        self.start = self._agents.start
-        self.stop = self._agents.stop
-        self.fileno = self._agents.fileno
+        super().__init__()
         self._is_stopped = False
         self._lost: dict[str, str] = {}
         self._closing = threading.Event()
@@ -88,13 +85,13 @@ class SlurmEngine:
                 f"{in_words(needs.memory_bytes)} of memory on each node; job {self._job} has "
                 f"{in_words(memory)}: submit it with --mem={-(-needs.memory_bytes // _MB)}M"
             )
-        self._agents.use(fit)
+        self.use(fit)
         return ""
 
     def places(self) -> Mapping[str, AgentPlace]:
         """Implements `Engine.places`."""
-        self._agents.lose(self._lost)
-        places = self._agents.places()
+        self.lose(self._lost)
+        places = super().places()
         states = {place.state for place in places.values()}
         if PlaceState.DRAINING in states and PlaceState.RUNNING not in states:
             self._pass_signal_on()
@@ -104,16 +101,17 @@ class SlurmEngine:
         """Implements `Engine.close`."""
         self._closing.set()
         self._watcher.join()
-        self._agents.close()
+        super().close()
 
-    def _words(self, node: str, launch: Launch) -> list[str]:
+    def words(self, host: str, launch: Launch) -> list[str]:
+        """Implements `CommandAgents.words`."""
         gpus = [f"--gpus-per-node={self._needs.gpus}"] if self._needs.gpus else []
         return [
             "srun",
             "--overlap",  # the batch script, and an agent that ends, may hold what this one needs
             "--nodes=1",
             "--ntasks=1",
-            f"--nodelist={node}",
+            f"--nodelist={host}",
             f"--cpus-per-task={self._needs.cpus}",
             "--mem=0",  # all that the job has on the node
             *gpus,
@@ -142,7 +140,7 @@ class SlurmEngine:
                 lost.pop(node, None)
             if has and lost != self._lost:
                 self._lost = lost
-                self._agents.wake()
+                self.wake()
 
 
 def _expand(nodes: str) -> list[str]:

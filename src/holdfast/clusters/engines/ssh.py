@@ -47,7 +47,7 @@ class _Answer:
     is_in_use: bool = False
 
 
-class SshEngine:
+class SshEngine(CommandAgents):
     """Places the agents of one run on hosts with sshd and Python.
 
     Args:
@@ -61,15 +61,10 @@ class SshEngine:
     name = "ssh"
 
     def __init__(self, where: str) -> None:
+        super().__init__(LOST)
         self._hosts = {host.name: host for host in hosts_file.read(Path(where))}
         self.num_hosts = len(self._hosts)
         self.peer = address_of(next(iter(self._hosts.values())))
-        self._agents = CommandAgents(self._words, LOST)
-        self.start = self._agents.start
-        self.stop = self._agents.stop
-        self.places = self._agents.places
-        self.fileno = self._agents.fileno
-        self.close = self._agents.close
 
     def reserve(self, ask: ResourceRequest) -> str:
         """Implements `Engine.reserve`."""
@@ -83,7 +78,7 @@ class SshEngine:
             advice = "" if ready else f"; {SET_UP}"
             needs = "1 slot for an agent" if ask.agents == 1 else f"{ask.agents} slots for agents"
             return f"{needs}; its hosts have {found}{why}{advice}"
-        self._agents.use(
+        self.use(
             _spread({each.host.name: each.slots for each in answers}),
             _spread({each.host.name: each.host.slots - each.slots for each in answers}),
         )
@@ -95,7 +90,8 @@ class SshEngine:
         with ThreadPoolExecutor(len(hosts)) as pool:
             return list(pool.map(check, hosts))
 
-    def _words(self, host: str, launch: Launch) -> list[str]:
+    def words(self, host: str, launch: Launch) -> list[str]:
+        """Implements `CommandAgents.words`."""
         python = self._hosts[host].python
         agent = shlex.join([python, "-m", "holdfast", *launch.arguments])
         return [*SSH, "--", host, f"exec {agent}"]

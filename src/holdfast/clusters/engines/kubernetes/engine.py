@@ -33,7 +33,7 @@ MAX_CHECKS: Final = 32
 """Pods that are asked at a time."""
 
 
-class KubernetesEngine:
+class KubernetesEngine(CommandAgents):
     """Places the agents of one run in pods.
 
     Args:
@@ -55,10 +55,7 @@ class KubernetesEngine:
                 f"there are no pods with {where}; see: kubectl get pods --show-labels"
             )
         self.peer = next((pod.address for pod in self._seen if pod.address), "")
-        self._agents = CommandAgents(self._words, noise=NOISE)
-        self.start = self._agents.start
-        self.stop = self._agents.stop
-        self.fileno = self._agents.fileno
+        super().__init__(noise=NOISE)
         self._used: set[str] = set()
         self._unfit: set[str] = set()
         self._closing = threading.Event()
@@ -82,7 +79,7 @@ class KubernetesEngine:
             return f"{ask.agents} pods; {len(good)} of {len(pods)} can be used{named}"
         self._unfit = {pod.name for pod in pods if lacking[pod] and not pod.lacks}
         self._used.update(good)
-        self._agents.use(good)
+        self.use(good)
         return ""
 
     def places(self) -> Mapping[str, AgentPlace]:
@@ -90,21 +87,22 @@ class KubernetesEngine:
         seen = self._seen
         ready = [pod.name for pod in seen if not pod.lacks and pod.name not in self._unfit]
         self._used.update(ready)
-        self._agents.add(ready)
+        self.add(ready)
         lost = self._used - {pod.name for pod in seen if pod.is_running}
-        self._agents.lose(dict.fromkeys(lost, "the pod is gone"))
+        self.lose(dict.fromkeys(lost, "the pod is gone"))
         deadlines = {pod.name: pod.deadline_unix_s for pod in seen}
-        self._agents.drain({name: each for name, each in deadlines.items() if each is not None})
-        return self._agents.places()
+        self.drain({name: each for name, each in deadlines.items() if each is not None})
+        return super().places()
 
     def close(self) -> None:
         """Implements `Engine.close`."""
         self._closing.set()
         self._watcher.join()
-        self._agents.close()
+        super().close()
 
-    def _words(self, pod: str, launch: Launch) -> list[str]:
-        return self._pods.command(pod, PYTHON, "-m", "holdfast", *launch.arguments)
+    def words(self, host: str, launch: Launch) -> list[str]:
+        """Implements `CommandAgents.words`."""
+        return self._pods.command(host, PYTHON, "-m", "holdfast", *launch.arguments)
 
     def _lacks(self, pod: Pod, ask: ResourceRequest, version: str) -> str:
         """Words for what a pod lacks for an agent; empty if it fits."""
@@ -131,4 +129,4 @@ class KubernetesEngine:
                 continue
             if seen != self._seen:
                 self._seen = seen
-                self._agents.wake()
+                self.wake()
