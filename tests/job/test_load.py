@@ -87,6 +87,14 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("params={1: a}", "a key that is not a string"),
         ("data=[", "data=[ cannot be read: "),
         ("shards=some", "shards: input should be a valid integer or auto, not 'some'"),
+        (
+            "loader.pin_memory=maybe",
+            "loader.pin_memory: input should be a valid boolean or auto, not 'maybe' (from",
+        ),
+        (
+            "checkpoint.memory=off",
+            "memory: input should be 'auto', 'always' or 'never', not False (YAML reads off and no",
+        ),
         ("shards=0", "shards: input should be greater than or equal to 1, not 0"),
     ],
 )
@@ -113,6 +121,10 @@ def test_a_wrong_override_is_refused_by_name(override, message):
         (
             "shards_per_worker:\n  - 1\n  - x\n",
             ", line 3: shards_per_worker.1: input should be a valid integer, not 'x'",
+        ),
+        (
+            "data: {name: hdf5, path: a, labels: b, classes: 2, features: 3}",
+            ", line 1: data.features: should be a name or a list of names, not 3",
         ),
         ("seed: 1\nbatch: 8\nseed: 2\n", ", line 3 cannot be read: 'seed' is given twice"),
         ("seed: 1\nbatch: [8\n", ", line 3 cannot be read: expected ',' or ']'"),

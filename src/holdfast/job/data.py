@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from holdfast.job.part import Count, Spec
 
@@ -72,6 +72,14 @@ class ImageFolder(Spec):
     """Directory for the decoded images, which all workers map into memory."""
 
 
+def _are_names(given: object) -> object:
+    """Refuse what is neither a name nor a list of names."""
+    names = given if isinstance(given, list | tuple) else [given]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"should be a name or a list of names, not {given!r:.100}")
+    return given
+
+
 class Records(Spec):
     """Samples in the records of HDF5, Parquet or TFRecord files."""
 
@@ -80,7 +88,7 @@ class Records(Spec):
     """A file, or a pattern such as `data/train-*.parquet`."""
     test_path: Path | None = None
     """The same for the test set; by default a tenth of the samples."""
-    features: str | tuple[str, ...]
+    features: Annotated[str | tuple[str, ...], BeforeValidator(_are_names)]
     """Name of the inputs: a data set of the file (HDF5), a column or several columns of numbers
     (Parquet), or a feature (TFRecord)."""
     labels: str

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.job import keys
-from holdfast.job.part import NUMBER
+from holdfast.job.part import VALUE
 from holdfast.job.source import YamlSource
 
 
@@ -71,9 +71,11 @@ def problem(mistake: Any, path: list[str | int], values: Mapping[str, Any]) -> s
         message = "Input should be a mapping of keys to values"
     else:
         message = re.split(", (?:unable to|got) ", mistake["msg"])[0]
-        if mistake["loc"][-1] == NUMBER and kind.startswith("int_"):
+        if mistake["loc"][-1] == VALUE and kind.startswith(("int_", "bool_")):
             message += " or auto"
-    shown = f", not {got!r:.100}" if isinstance(got, str | int | float | bool | None) else ""
+    shown = f", not {got!r:.100}" if isinstance(got, str | int | float | None) else ""
+    if isinstance(got, bool):
+        shown += f" (YAML reads {'on and yes' if got else 'off and no'} as {got})"
     if kind.startswith("model_") and isinstance(got, str):
         name = f"{_dotted(path)}.name"
         shown += f"; did you mean {name}={got}?" if name in keys.words(values) else ""
@@ -85,7 +87,7 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
     path: list[str | int] = []
     for depth, part in enumerate(loc):
         last = depth == len(loc) - 1
-        if last and part == NUMBER:
+        if last and part == VALUE:
             break
         if path and not last and isinstance(values, Mapping) and values.get("name") == part:
             continue

@@ -18,16 +18,17 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 AUTO: Final = "auto"
-NUMBER: Final = "number"
+VALUE: Final = "value"
 """What errors call the other alternative to `auto`."""
 
 
 Auto: TypeAlias = Annotated[Literal["auto"], Tag(AUTO)]
-OneOf: Final = Discriminator(lambda value: AUTO if value == AUTO else NUMBER)
-"""Has pydantic check a value as `auto` or as a number, so that a message is about one of them."""
-AutoWorkers = Annotated[Annotated[Workers, Tag(NUMBER)] | Auto, OneOf]
-AutoShards = Annotated[Annotated[Shards, Tag(NUMBER)] | Auto, OneOf]
-AutoThreads = Annotated[Annotated[Threads, Tag(NUMBER)] | Auto, OneOf]
+OneOf: Final = Discriminator(lambda value: AUTO if value == AUTO else VALUE)
+"""Has pydantic check a value as `auto` or as the other, so that a message is about one of them."""
+AutoWorkers = Annotated[Annotated[Workers, Tag(VALUE)] | Auto, OneOf]
+AutoShards = Annotated[Annotated[Shards, Tag(VALUE)] | Auto, OneOf]
+AutoThreads = Annotated[Annotated[Threads, Tag(VALUE)] | Auto, OneOf]
+AutoFlag = Annotated[Annotated[bool, Tag(VALUE)] | Auto, OneOf]
 
 
 class Spec(BaseModel):

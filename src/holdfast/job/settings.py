@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.step.verification import MIN_SHARE
-from holdfast.job.part import Address, Count, Fraction, Spec
+from holdfast.job.part import Address, AutoFlag, Count, Fraction, Spec
 
 S3_VARIABLES: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -180,7 +180,7 @@ class LoaderSettings(Spec):
     workers: Annotated[int, Field(ge=0, le=64)] = 0
     """Loader processes of each worker. With 0 the worker reads in a thread or, if the data set may
     draw from the global random generators, between shards."""
-    pin_memory: Literal["auto"] | bool = "auto"
+    pin_memory: AutoFlag = "auto"
     """Whether samples are copied to page-locked memory, from which they reach a GPU faster; no
     effect without CUDA. `auto`: for a worker that computes on a GPU."""
 
