@@ -72,6 +72,10 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
             "ddp.hook=fp16",
             "ddp: these keys are DistributedDataParallel's; set sync=ddp, or remove them",
         ),
+        (
+            "ddp={hook: fp16, powersgd_rank: 2}",
+            "ddp: powersgd_rank is PowerSGD's; set ddp.hook=powersgd, or remove it (from ddp={",
+        ),
         ("ddp.powersgd_start=1", "ddp.powersgd_start: input should be greater than or equal to 2"),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),

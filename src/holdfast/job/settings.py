@@ -204,6 +204,14 @@ class DdpSettings(Spec):
     powersgd_start: Annotated[int, Field(ge=2)] = 1000
     """Steps before PowerSGD begins."""
 
+    @model_validator(mode="after")
+    def _powersgd_keys_need_powersgd(self) -> Self:
+        for key in ("powersgd_rank", "powersgd_start"):
+            default = DdpSettings.model_fields[key].default
+            if self.hook != "powersgd" and getattr(self, key) != default:
+                raise ValueError(f"{key} is PowerSGD's; set ddp.hook=powersgd, or remove it")
+        return self
+
 
 class Verify(Spec):
     """Checks during the run, in addition to those that are always on."""
