@@ -260,6 +260,26 @@ def test_workers_without_shards_are_refused(keys, begun, message):
         load_request(keys, where="test").resolved(run)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"balance": "dynamic", "sync": "ddp"}, "balance=dynamic .* sync=ddp; set sync=tree"),
+        ({"balance": "hybrid", "numerics": "fast"}, "numerics=fast; set numerics=exact"),
+        ({"balance": "hybrid", "shards_per_worker": [1]}, "shards_per_worker; set one of them"),
+        ({"exchange": "arena", "sync": "ddp"}, "exchange=arena .* sync=ddp; set sync=tree"),
+        ({"exchange": "alone", "non_finite": "recompute"}, "set non_finite=stop or skip"),
+        ({"exchange": "alone", "workers": "auto"}, "workers=auto; set workers=1"),
+        ({"hosts": 2, "non_finite": "recompute"}, "hosts=2 .* non_finite=recompute; set"),
+        ({"hosts": 2, "verify": {"recompute": 0.5}}, "verify.recompute; set verify.recompute=0"),
+        ({"hosts": 2, "workers": "auto"}, "hosts=2 .* workers=auto; set a number of workers"),
+        ({"hosts": 2}, "workers=1 leaves some of hosts=2 without a worker"),
+    ],
+)
+def test_keys_that_exclude_each_other_are_refused(keys, message):
+    with pytest.raises(JobError, match=message):
+        load_request(keys, where="test").check()
+
+
 def test_values_shared_by_a_yaml_anchor_are_separate_in_the_job(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("params:\n  a: &p {lr: 1}\n  b: *p\n")

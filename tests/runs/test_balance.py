@@ -136,9 +136,3 @@ def test_a_policy_that_leaves_a_worker_without_shards_is_refused(train):
 def test_a_policy_that_does_not_exist_is_refused(train):
     with pytest.raises(JobError, match=r"balance=.*nobody: .*has no class or function nobody"):
         train(**UNLIKE, balance=f"{HERE}:nobody")
-
-
-@pytest.mark.parametrize("key", sampled([{"sync": "ddp"}, {"numerics": "fast"}], 0))
-def test_a_balance_that_would_show_in_the_weights_is_refused(train, key):
-    with pytest.raises(JobError, match="balance=dynamic does not support"):
-        train(**UNLIKE, **key, balance="dynamic")

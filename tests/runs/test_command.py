@@ -221,6 +221,13 @@ def test_a_pipe_gets_plain_lines_and_a_closing_table(mark, job, tmp_path):
     assert "\x1b" not in out + err
 
 
+REFUSED = {
+    "workers=2 hosts=3": "workers=2 leaves some of hosts=3 without",
+    "workers=2 exchange=alone": "exchange=alone does not support workers=2; set workers=1",
+    "workers=9 shards=8": "workers=9 is more than shards=8",
+}
+
+
 def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, _ = run(mark, "train", "digits", "workers=3", "--dry-run")
@@ -229,8 +236,9 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
     assert load.load("again.yaml") == load.load("digits", ["workers=3"])
     status, out, _ = run(mark, "train", "digits", "--dry-run", "--json")
     assert load.request(json.loads(out), where="printed") == load.load("digits")
-    status, _, err = run(mark, "train", "digits", "workers=2", "hosts=3", "--dry-run")
-    assert (status, "workers=2 leaves some of hosts=3 without" in err) == (2, True)
+    for keys, refusal in REFUSED.items():
+        status, _, err = run(mark, "train", "digits", *keys.split(), "--dry-run")
+        assert (status, refusal in err) == (2, True)
     assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
 
 

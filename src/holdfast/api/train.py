@@ -17,6 +17,7 @@ from holdfast.api.result import Result
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
+from holdfast.job.part import AUTO
 from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.environment import left_out
 from holdfast.rundir.run_directory import CODE, RunDirectory, new_run
@@ -148,8 +149,6 @@ def run_job(
     with ExitStack() as held:
         # numbers for `auto`, the first of which need the whole host
         job, options = held.enter_context(resolved_workers(request, begun, options, queue=queue))
-        # refuse a plan without shards for a worker, before anything is written
-        job.plan()
         placement = held.enter_context(
             reserved(job, path, placement, options.controls, on=on, address=address, queue=queue)
         )
@@ -166,6 +165,22 @@ def run_job(
             resume=resume,
             accept_older=accept_older,
         )
+
+
+def check_job(request: TrainRequest, run_dir: Path | None, *, resume: bool) -> None:
+    """Refuse keys that a run refuses, as far as they are known before anything is measured.
+
+    Args:
+        request, run_dir, resume: See `run_job`.
+
+    Raises:
+        JobError: The run would not start.
+    """
+    begun = _begun(_path(request, run_dir, resume)) if resume else None
+    if request.workers == AUTO and begun is None:
+        request.check()
+    else:
+        request.resolved(begun)
 
 
 def _check(request: TrainRequest, options: LaunchOptions, placement: Placement, on: str) -> None:

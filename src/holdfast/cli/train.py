@@ -12,7 +12,7 @@ import typer
 
 from holdfast.api.attended import Attendance, RunResult
 from holdfast.api.background import BACKGROUND, run_in_background
-from holdfast.api.train import run_job
+from holdfast.api.train import check_job, run_job
 from holdfast.cli.arguments import (
     ENGINES,
     AcceptOlder,
@@ -103,7 +103,7 @@ def train(
     served = metrics_address(metrics)
     shown = ranks(tee, usable_cores() if chosen.workers == AUTO else chosen.workers)
     if dry_run:
-        chosen.check_hosts()
+        check_job(chosen, run, resume=resume)
         text = json.dumps(chosen.model_dump(mode="json")) if as_json else load.dump(chosen)
         print(text.rstrip("\n"))
         return

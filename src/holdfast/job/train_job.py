@@ -215,31 +215,35 @@ class TrainRequest(RunKeys):
             _check_separate_shards(keys, "recompute=0")
         return chosen
 
-    def _check_balance(self) -> None:
-        """Raises: JobError: The plan would show in the weights, or contradicts another key."""
-        if self.balance == "even":
-            return
-        refused = {
-            "sync=ddp": (self.sync == "ddp", "sync=tree"),
-            "numerics=fast": (self.numerics == "fast", "numerics=exact"),
-            "shards_per_worker": (self.shards_per_worker is not None, "only one of them"),
-        }
-        for key, (is_given, instead) in refused.items():
+    def check(self) -> None:
+        """Raises: JobError: A key does not support the value of another."""
+        balance = f"balance={self.balance}"
+        exchange = f"exchange={self.exchange}"
+        hosts = f"hosts={self.hosts}"
+        is_uneven = self.balance != "even"
+        is_alone = self.exchange == "alone"
+        is_several = self.hosts > 1
+        is_ddp = self.sync == "ddp"
+        recompute = ("non_finite=recompute", "non_finite=stop or skip")
+        refused = (
+            (is_uneven and is_ddp, balance, "sync=ddp", "sync=tree"),
+            (is_uneven and self.numerics == "fast", balance, "numerics=fast", "numerics=exact"),
+            (is_uneven and self.shards_per_worker, balance, "shards_per_worker", "one of them"),
+            (self.exchange != "auto" and is_ddp, exchange, "sync=ddp", "sync=tree"),
+            (is_alone and self.non_finite == "recompute", exchange, *recompute),
+            (is_alone and self.workers != 1, exchange, f"workers={self.workers}", "workers=1"),
+            (is_several and self.non_finite == "recompute", hosts, *recompute),
+            (is_several and self.verify.recompute, hosts, "verify.recompute", "verify.recompute=0"),
+            (is_several and self.workers == AUTO, hosts, "workers=auto", "a number of workers"),
+        )
+        for is_given, key, other, instead in refused:
             if is_given:
-                raise JobError(f"balance={self.balance} does not support {key}; set {instead}")
-
-    def _check_exchange(self) -> None:
-        """Raises: JobError: Something needs gradients in shared memory that are to stay outside."""
-        refused = {
-            "sync=ddp": (self.sync == "ddp", "sync=tree"),
-            "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
-            f"workers={self.workers}": (self.workers not in (1, AUTO), "workers=1"),
-        }
-        for key, (is_given, instead) in refused.items():
-            if self.exchange == "alone" and is_given:
-                raise JobError(
-                    f"exchange=alone does not support {key}; set {instead}, or exchange=auto"
-                )
+                raise JobError(f"{key} does not support {other}; set {instead}")
+        if self.workers != AUTO and self.workers < self.hosts:
+            raise JobError(
+                f"workers={self.workers} leaves some of hosts={self.hosts} without a worker; set "
+                f"workers={self.hosts} or more"
+            )
 
     @property
     def is_alone(self) -> bool:
@@ -247,22 +251,6 @@ class TrainRequest(RunKeys):
         if self.exchange != "auto":
             return self.exchange == "alone"
         return self.workers == 1 and self.sync == "tree" and self.non_finite != "recompute"
-
-    def check_hosts(self) -> None:
-        """Raises: JobError: Several hosts cannot run the job."""
-        refused = {
-            "non_finite=recompute": (self.non_finite == "recompute", "non_finite=stop or skip"),
-            "verify.recompute": (self.verify.recompute > 0, "verify.recompute=0"),
-            "workers=auto": (self.workers == AUTO, "a number of workers"),
-        }
-        for key, (is_given, instead) in refused.items():
-            if self.hosts > 1 and is_given:
-                raise JobError(f"{key} does not support several hosts yet; set {instead}")
-        if self.workers != AUTO and self.workers < self.hosts:
-            raise JobError(
-                f"workers={self.workers} leaves some of hosts={self.hosts} without a worker; set "
-                f"workers={self.hosts} or more"
-            )
 
     @property
     def weighs_shards(self) -> bool:
@@ -285,9 +273,7 @@ class TrainRequest(RunKeys):
         Raises:
             JobError: There are more workers than `max_workers`, or than shards.
         """
-        self.check_hosts()
-        self._check_balance()
-        self._check_exchange()
+        self.check()
         workers = self.workers
         threads = self.threads_per_worker
         shards = self.shards
@@ -313,7 +299,9 @@ class TrainRequest(RunKeys):
                 f"shards={shards}; change one of them"
             )
         numbers = {"workers": workers, "threads_per_worker": threads, "shards": shards}
-        return TrainJob.model_validate(self.model_dump() | numbers)
+        job = TrainJob.model_validate(self.model_dump() | numbers)
+        job.plan()  # refuses a worker without shards
+        return job
 
 
 def _check_separate_shards(keys: ValidationInfo, instead: str) -> None:

@@ -43,6 +43,7 @@ def resolved_workers(
             "workers=auto measures the whole host; with resources or --queue, give a number of "
             "workers"
         )
+    request.check()
     jobs = divisions(request, usable_cores())
     with _lending(jobs[0], options) as lent:
         yield fastest(jobs, lent), lent
