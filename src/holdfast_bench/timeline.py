@@ -31,7 +31,7 @@ from holdfast.runs.run import LaunchOptions
 from holdfast.runs.run_fork_server import fork_server
 from holdfast_bench.results.result import Measured
 from holdfast_bench.scenarios.scenario import POLICIES, Recovery
-from holdfast_bench.trial import RunRecords
+from holdfast_bench.trial import RunRecords, ended_by_signals
 
 KILL_STEP: Final = 65
 KEYS: Final = ("workers=2", "epochs=6", "checkpoint.every_steps=10", "checkpoint.keep=20")
@@ -52,9 +52,9 @@ def train(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Ro
         sidecar = FaultInjector(plan, job).running
     options = LaunchOptions(forks=forks)
     run_dir = folder / name
-    result = run_job(
-        job, options, run_dir=run_dir, resume=False, attendance=Attendance(sidecar=sidecar)
-    )
+    attendance = Attendance(sidecar=sidecar)
+    with ended_by_signals(options.controls):
+        result = run_job(job, options, run_dir=run_dir, resume=False, attendance=attendance)
     records = RunRecords(run_dir)
     killed_at, again = _kill(records)
     weights = {"measure": "run", "recovery": name, "weights_sha256": result.weights_sha256}

@@ -101,6 +101,20 @@ def _lines(path: Path) -> list[Line]:
 
 
 @contextmanager
+def ended_by_signals(controls: Controls) -> Iterator[None]:
+    """End the benchmark, too, if a signal has ended the run of the block, which handles signals.
+
+    Raises:
+        KeyboardInterrupt: One has.
+    """
+    try:
+        yield
+    finally:
+        if controls.stop:
+            raise KeyboardInterrupt
+
+
+@contextmanager
 def train(
     keys: Mapping[str, Any],
     options: LaunchOptions | None = None,
@@ -119,9 +133,13 @@ def train(
         HoldfastError: The run failed.
     """
     job = load.check(dict(keys), where="bench")
+    options = options or LaunchOptions()
     with tempfile.TemporaryDirectory(dir=folder) as inner:
-        with RunDirectory(Path(inner) / "run", job, resume=False) as directory:
-            run(directory, options or LaunchOptions(), placement=placement)
+        with (
+            RunDirectory(Path(inner) / "run", job, resume=False) as directory,
+            ended_by_signals(options.controls),
+        ):
+            run(directory, options, placement=placement)
         yield RunRecords(Path(inner) / "run")
 
 
@@ -227,6 +245,8 @@ def injure(
             finally:
                 live.over = True
                 thread.join()
+                if controls.interrupted:
+                    raise KeyboardInterrupt
     if errors:
         raise errors[0]
     return results[0]

@@ -84,6 +84,24 @@ def test_nothing_that_a_benchmark_has_started_outlives_its_command(tmp_path, num
     wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
 
 
+@pytest.mark.full
+def test_ctrl_c_ends_a_benchmark_with_its_run(tmp_path):
+    words = ["host", "--shapes", "gpt-2", "--shards", "1", "--turns", "100000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "bench", *words],
+        env={**os.environ, "MARK": str(tmp_path), "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as command:
+        wait_until(lambda: any(tmp_path.glob("*/run/metrics.jsonl")))
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert said == "gpt-2, 1 shards\nstopping after this step; once more to abort\n"
+    wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
+
+
 def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path, capsys):
     """In an environment that has what every peer needs, and nothing else."""
     for name in ("torch", "safetensors"):

@@ -29,7 +29,7 @@ from holdfast.runs.run import LaunchOptions
 from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces, namespaces
 from holdfast_bench.on_hosts.reduction import Row
 from holdfast_bench.results.figures import spread
-from holdfast_bench.trial import RunRecords, wait_until
+from holdfast_bench.trial import RunRecords, ended_by_signals, wait_until
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 120.0
@@ -142,7 +142,9 @@ def finished(
         return
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        run_job(load.check(keys, where="bench"), LaunchOptions(), run_dir=run_dir, resume=False)
+        options = LaunchOptions()
+        with ended_by_signals(options.controls):
+            run_job(load.check(keys, where="bench"), options, run_dir=run_dir, resume=False)
         yield RunRecords(run_dir)
 
 

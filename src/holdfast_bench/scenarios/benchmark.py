@@ -44,6 +44,7 @@ from holdfast_bench.scenarios.scenario import (
     judged,
     outcome,
 )
+from holdfast_bench.trial import ended_by_signals
 from holdfast_bench.workloads import job_keys
 
 WORKERS: Final = 2
@@ -82,7 +83,8 @@ def _train(
 ) -> Result:
     attendance = Attendance(sidecar=sidecar)
     options = LaunchOptions(forks=forks)
-    return run_job(job, options, run_dir=run_dir, resume=False, attendance=attendance)
+    with ended_by_signals(options.controls):
+        return run_job(job, options, run_dir=run_dir, resume=False, attendance=attendance)
 
 
 def measure(scenarios: list[Scenario], folder: Path) -> list[dict[str, Any]]:
