@@ -28,6 +28,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -56,6 +57,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 _FORKED: Final = {
     "holdfast.launch.control",
     "holdfast.launch.fork_server",
+    "holdfast_bench.run",
 }
 """Modules that a forked command forks from itself, too."""
 _GIVEN: Final = {Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(":")}
@@ -276,6 +278,7 @@ def _take_environment(environment: dict[str, str]) -> None:
     _overwrite(50, b"".join(words))
     os.environ.update(environment)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as the import of `holdfast.wire` sets it
+    tempfile.tempdir = None  # TMPDIR may be another one
     time.tzset()
 
 
@@ -369,7 +372,7 @@ def _status(code: object) -> int:
 
 
 class Forking(subprocess.Popen):  # type: ignore[type-arg]
-    """`Popen` of a forked command: it forks control processes and the fork server from itself."""
+    """`Popen` of a forked command: it forks the modules `_FORKED` from itself."""
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):  # type: ignore[no-untyped-def]
         words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)

@@ -84,7 +84,6 @@ def test_nothing_that_a_benchmark_has_started_outlives_its_command(tmp_path, num
     wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
 
 
-@pytest.mark.full
 def test_ctrl_c_ends_a_benchmark_with_its_run(tmp_path):
     words = ["host", "--shapes", "gpt-2", "--shards", "1", "--turns", "100000"]
     with subprocess.Popen(
@@ -94,9 +93,12 @@ def test_ctrl_c_ends_a_benchmark_with_its_run(tmp_path):
         text=True,
         start_new_session=True,
     ) as command:
-        wait_until(lambda: any(tmp_path.glob("*/run/metrics.jsonl")))
-        os.killpg(command.pid, signal.SIGINT)
-        _, said = command.communicate(timeout=30)
+        try:
+            wait_until(lambda: any(tmp_path.glob("*/run/metrics.jsonl")))
+            os.killpg(command.pid, signal.SIGINT)
+            _, said = command.communicate(timeout=30)
+        finally:
+            command.kill()
     assert command.returncode == 130
     assert said == "gpt-2, 1 shards\nstopping after this step; once more to abort\n"
     wait_until(lambda: holdfast_processes(str(tmp_path)) == [])
