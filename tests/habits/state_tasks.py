@@ -196,6 +196,10 @@ def list_of_optimizers(session):
     session.attach(net, lambda p: [torch.optim.SGD(p, lr=0.1)])
 
 
+def lazy_part(session):
+    session.attach(lambda: nn.Sequential(nn.LazyLinear(3)), lambda p: torch.optim.SGD(p, lr=0.1))
+
+
 def parallel_part(session):
     session.attach(
         lambda: nn.Sequential(nn.DataParallel(net())), lambda p: torch.optim.SGD(p, lr=0.1)

@@ -116,6 +116,7 @@ def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
         ("object_of_optimizer", r"history of the optimizer is a History, which can be neither sav"),
         ("object_of_module", r"attribute history is a History, which can be neither saved nor se"),
         ("list_of_optimizers", r"optimizer factory returned a list, which is no torch.optim.Opt"),
+        ("lazy_part", r"0\.weight has no shape until the model is called; call it once in its"),
         ("parallel_part", r"the model's factory wraps 0 in DataParallel; remove it"),
     ],
 )

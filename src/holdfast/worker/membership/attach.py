@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from rich.filesize import decimal as in_words
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from holdfast.arena.base_cache import Build
@@ -121,6 +122,11 @@ class AttachedModels:
                 raise JobError(
                     f"the model's factory wraps {at or 'the model'} in {type(module).__name__}; "
                     "remove it: the workers divide each batch, and their gradients are summed"
+                )
+        for at, parameter in built.named_parameters():
+            if isinstance(parameter, UninitializedParameter):
+                raise JobError(
+                    f"{at} has no shape until the model is called; call it once in its factory"
                 )
         if self.bases.digests and self._job.init_from is not None:
             raise JobError("init_from would write to frozen weights of session.base; remove it")
