@@ -251,6 +251,19 @@ def compiled_model():
     return torch.compile(model, backend="eager")
 
 
+def of_fixed_shapes(graph, inputs):
+    """A compiler of what has no dynamic shapes."""
+    sizes = [size for each in inputs for size in (each, *getattr(each, "shape", ()))]
+    assert not any(isinstance(size, torch.SymInt) for size in sizes)
+    return graph.forward
+
+
+def compiled_for_shapes(session):
+    """Meets shards of different sizes."""
+    model, _ = session.attach(Model, lambda p: torch.optim.SGD(p, lr=0.01))
+    train_on(session, torch.compile(model, backend=of_fixed_shapes))
+
+
 def perhaps_compiled(session):
     is_compiled = Path(session.job.params["mark"]).exists()
     model, _ = session.attach(

@@ -81,6 +81,11 @@ def test_other_names_of_parts_of_the_state_stay_part_of_it(resumed, train, tmp_p
     assert not (tmp_path / "mark").exists()
 
 
+def test_what_is_compiled_has_code_for_each_shape(train):
+    """Automatic dynamic shapes would depend on which shapes a worker has met first."""
+    train(workers=1, **own("compiled_for_shapes", batch=15))
+
+
 @pytest.mark.full
 def test_names_are_those_of_the_model_that_is_not_compiled(train, tmp_path):
     mark = tmp_path / "mark"

@@ -6,7 +6,8 @@ Nothing here is called before a worker is forked, because nothing with CUDA may 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -193,12 +194,28 @@ class WeightCasts:
             self._kept = False
 
 
-def compile_every_shape(module: nn.Module) -> None:
-    """Compile `module` so that the code for a shape does not depend on earlier shapes: which shapes
-    a worker sees first depends on the number of workers.
+def compile_module(module: nn.Module) -> None:
+    """Compile `module`, as `module.compile` does, which has no effect on an `nn.Sequential`: the
+    compiler skips frames of torch's own classes.
     """
-    from torch._dynamo import config  # takes a second to import
+    call: Callable[..., Any] = module._call_impl
 
+    def forward(*given: Any, **named: Any) -> Any:
+        return call(*given, **named)
+
+    module._compiled_call_impl = torch.compile(forward, dynamic=False)
+    compile_every_shape()
+
+
+def compile_every_shape() -> None:
+    """Have torch.compile, if it is used, make code for a shape that does not depend on earlier
+    shapes: which ones a worker sees first depends on the number of workers.
+    """
+    if "torch._dynamo" not in sys.modules:  # takes a second to import
+        return
+    from torch._dynamo import config
+
+    config.automatic_dynamic_shapes = False
     config.recompile_limit = config.accumulated_recompile_limit = MAX_SHAPES
     config.fail_on_recompile_limit_hit = True
     if torch.are_deterministic_algorithms_enabled():
@@ -206,7 +223,6 @@ def compile_every_shape(module: nn.Module) -> None:
 
         if hasattr(of_kernels, "deterministic"):  # from torch 2.10 on
             of_kernels.deterministic = True  # else it chooses kernels by their speed
-    module.compile(dynamic=False)
 
 
 def explain(error: BaseException) -> BaseException:
@@ -225,5 +241,5 @@ def explain(error: BaseException) -> BaseException:
         return error
     return JobError(
         f"the model was compiled for more than {MAX_SHAPES} shapes or kinds of input; pad batches "
-        "to fewer shapes, or set compile=false"
+        "to fewer shapes, or do not compile it"
     )

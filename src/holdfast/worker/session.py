@@ -28,6 +28,7 @@ from holdfast.data.dataset import Collate
 from holdfast.data.loading.source import source_of
 from holdfast.errors import Aborted, JobError
 from holdfast.job.train_job import TrainJob
+from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
@@ -276,6 +277,7 @@ class Session:
         self._member.join_once()
         _ = self._member.joined  # refuses a task that has attached no model
         source = source_of(data, collate)
+        compile_every_shape()
         self._loop = TrainingLoop(
             self._job,
             self._member,

@@ -32,7 +32,7 @@ from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.checks.numerics import check_alike, numerics_of
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.devices import compile_every_shape
+from holdfast.worker.devices import compile_module
 from holdfast.worker.frozen_weights import Bases
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.shared_sections import Sections
@@ -305,7 +305,7 @@ class AttachedModels:
         replica = Replica(self.trained, self._layout, flat, empty=empty)
         if self._job.compile:
             for each in self.module.children() if self._is_named else [self.module]:
-                compile_every_shape(each)
+                compile_module(each)
         return replica
 
 
