@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import TensorDataset
 
 X = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
@@ -53,6 +53,28 @@ def unfreezing(session):
     for shard in session.shards(DATA, epochs=4):
         killed_once(session, shard.step)
         assert torch.equal(model[0].weight, before) == (shard.step < 5)
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
+class ClearsMomentum(LRScheduler):
+    """Keeps the rates, and makes the optimizer begin anew every other step."""
+
+    def get_lr(self):
+        return self.base_lrs
+
+    def step(self):
+        super().step()
+        if self.last_epoch % 2:
+            self.optimizer.state.clear()
+
+
+def cleared(optimizer):
+    return ClearsMomentum(optimizer)
+
+
+def clears_momentum(session):
+    model, _ = session.attach(network, groups, schedule=cleared)
+    for shard in session.shards(DATA, epochs=1):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 

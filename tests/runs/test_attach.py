@@ -38,6 +38,10 @@ def test_failures_and_resumes_do_not_affect_such_models(train, tmp_path, task):
     assert [event["step"] for event in started] == [0, 6]
 
 
+def test_a_scheduler_may_clear_the_state_of_its_optimizer(train):
+    assert train(**own("clears_momentum"))["steps"] == 3
+
+
 def test_random_numbers_before_the_loop_are_the_same_everywhere(train, tmp_path):
     one, two = train(**own("drawn", seed=1)), train(**own("drawn", seed=1, workers=2))
     assert one["weights_sha256"] == two["weights_sha256"]
