@@ -124,7 +124,9 @@ class DeviceStepper:
         self._status.enter(Phase.REDUCE)
         mean = self._mean(step)
         norm, norms = self._norm(mean.gradients)
-        wait = begin_readback(torch.cat([mean.rest.stats, norm.view(1)]))
+        stats = mean.rest.stats
+        # Without a gradient the norm is a number on the host.
+        wait = begin_readback(torch.cat([stats, norm.view(1).to(stats.device)]))
         stops = self._job.non_finite == "stop" and scale == 1
         outcome = functools.partial(self._outcome, step, mean.names, norms, wait, stops=stops)
         gradients = [each for each in mean.gradients if each is not None]
