@@ -428,8 +428,8 @@ class TrainingLoop:
             self._call_hooks("commit")
             for schedule in self._hooks.schedules:
                 schedule.advance(self._progress.step)
-                if schedule.scheduler is not None:  # it may reset the state of its optimizer
-                    self._member.joined.replica.state_tensors()
+                if schedule.scheduler is not None:  # it may replace the state of its optimizer
+                    self._member.joined.replica.capture_optimizers()
             # What the hooks have changed is state from here on, and the replica is marked as
             # intact.
             self._state.commit()
