@@ -74,7 +74,7 @@ class Bases:
         if any(base.name == name for base in self._bases) or not name.isidentifier():
             raise JobError(f"session.base needs a unique name like an identifier, not {name!r}")
         base = cached_base(cache or self._folder, name, key, build)
-        faulthandler.enable()  # the log shows the line that writes to a base
+        faulthandler.enable(all_threads=False)  # the log shows the line that writes to a base
         self._bases.append(base)
         if "weights" in key:
             self.sources[name] = str(key["weights"])
