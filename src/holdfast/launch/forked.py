@@ -24,6 +24,9 @@ from typing import Final, NoReturn
 from holdfast.launch import control
 from holdfast.linux.lifeline import STOP_SIGNALS, leave_signals_to_parent
 
+REAP_TIMEOUT_S: Final = 5.0
+"""How long a fork server may take to report the exit status of a process that has ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlProcess:
@@ -156,10 +159,6 @@ def _open_streams() -> None:
     sys.stderr = open(  # noqa: SIM115
         2, "w", buffering=1, errors="backslashreplace", closefd=False
     )
-
-
-REAP_TIMEOUT_S: Final = 5.0
-"""How long a fork server may take to report the exit status of a process that has ended."""
 
 
 class LentProcess:

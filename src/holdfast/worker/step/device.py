@@ -66,8 +66,11 @@ class DeviceStepper:
         self.restart()
 
     def restart(self) -> None:
-        """Implements `Stepper.restart`."""
-        self._begin_step()
+        """Implements `Stepper.restart`; a commit begins the next step alike."""
+        self._pass.begin_step()
+        for each in self._sets.values():
+            each.gradients = []
+        self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
@@ -117,7 +120,7 @@ class DeviceStepper:
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
         self._pass.abandon()
-        self._begin_step()
+        self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
         """Implements `Stepper.commit`."""
@@ -144,7 +147,7 @@ class DeviceStepper:
         if known is None or not known.skipped:
             is_bad = ~(norm < MAX_FINITE_NORM)  # also if it is NaN
             self._update(mean, is_bad if known is None else None)
-        self._begin_step()
+        self.restart()
         # The count of steps comes last: a reader of it finds the loss of that step, if it is known.
         if known is not None:
             self._status.loss = known.loss
@@ -237,9 +240,3 @@ class DeviceStepper:
     def _collect(self, shard: CurrentShard, gradients: Gradients, loss: torch.Tensor) -> None:
         assert shard.weight is not None, "gradients without a weight"
         self._sums.slots(shard.number).begin(gradients, shard.weight, loss)
-
-    def _begin_step(self) -> None:
-        self._pass.begin_step()
-        for each in self._sets.values():
-            each.gradients = []
-        self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)

@@ -95,8 +95,15 @@ class TreeStepper:
         self.restart()
 
     def restart(self) -> None:
-        """Implements `Stepper.restart`."""
-        self._begin_step()
+        """Implements `Stepper.restart`; a commit begins the next step alike."""
+        self._pass.begin_step()
+        self._recheck = None
+        self._peer_tables = []
+        self._lending.end()
+        own_slots = functools.partial(self._sections.slot, self._group.rank)
+        self._sums: PartialSums[Slot] = PartialSums(
+            own_slots, self._sections.num_slots, self._sections.num_leaves
+        )
 
     def assign(self, step: int, plan: Plan) -> None:
         """Implements `Stepper.assign`."""
@@ -193,7 +200,7 @@ class TreeStepper:
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
         self._pass.abandon()
-        self._begin_step()
+        self.restart()
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Implements `Stepper.commit`."""
@@ -257,7 +264,7 @@ class TreeStepper:
         self._sections.intact.begin_change(self._group.rank)
         if is_finite(reduced.norm):
             self._update(reduced)
-        self._begin_step()
+        self.restart()
         self._verifier.begin(step + 1)
         return commit_step(self._status, step, reduced, reduced.norm)
 
@@ -309,16 +316,6 @@ class TreeStepper:
     def _current_sums(self) -> PartialSums[Slot]:
         """Partial sums that take the shards that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
-
-    def _begin_step(self) -> None:
-        self._pass.begin_step()
-        self._recheck = None
-        self._peer_tables = []
-        self._lending.end()
-        own_slots = functools.partial(self._sections.slot, self._group.rank)
-        self._sums: PartialSums[Slot] = PartialSums(
-            own_slots, self._sections.num_slots, self._sections.num_leaves
-        )
 
     def _complete(self, shard: _SlotShard, weight: float) -> None:
         """Write what a shard leaves, apart from its gradients, to its slot."""
