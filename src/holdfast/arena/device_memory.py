@@ -63,9 +63,10 @@ class MemfdPeer:
 
     Args:
         fd: Its descriptor, which is closed.
+        size_bytes: Its size.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, size_bytes: int) -> None:
         self._bytes = torch.frombuffer(map_file(fd, os.fstat(fd).st_size, 0), dtype=torch.uint8)
         os.close(fd)
 
@@ -100,4 +101,4 @@ def open_peer(device: torch.device, fd: int, size_bytes: int) -> PeerMemory:
         OSError: It cannot be mapped.
     """
     assert device.type == "cpu", "CUDA follows"
-    return MemfdPeer(fd)
+    return MemfdPeer(fd, size_bytes)
