@@ -67,7 +67,7 @@ class MemfdPeer:
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
-        self._bytes = torch.frombuffer(map_file(fd, os.fstat(fd).st_size, 0), dtype=torch.uint8)
+        self._bytes = torch.frombuffer(map_file(fd, size_bytes, 0), dtype=torch.uint8)
         os.close(fd)
 
     def read(self, start: int, target: torch.Tensor) -> None:
