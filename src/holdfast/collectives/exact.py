@@ -1,22 +1,16 @@
 """The exact all-reduce: adds partial sums along the tree over shard ids, wherever they are held.
 
-Every worker publishes a table of its partial sums: the slot of each node of the tree. Then each
-worker reduces some of the blocks that the gradient is cut into. For each block it walks the tree,
-reads the other workers' slots in place, divides at the root, and writes the result to the root
-slot, which all workers share:
+    publish: table ─▶ PARTIALS ─▶ small parts; own share of the sums ─▶ REDUCED ─▶ the whole mean
 
-    slot of rank 0   ████████      each column is a block; a worker reads all rows
-    slot of rank 1   ████████      of its own columns
-    root             ██ ┊ ██ ┊ …   and writes them here
+Every worker publishes a table of its partial sums: the slot of each node of the tree. Once all have
+done so, each reads all tables and knows how the sums combine. It adds its share of the gradient,
+and what is small, such as weights and losses, by itself. `Sums` says where gradients are:
+`block_sums` adds them in the arena, `device_sums` on the devices of the workers.
 
-Blocks are the same for every world size, so the norm, which is summed over blocks, is too. No slot
-changes, so the partial sums are still there if a worker is lost before the commit.
+No slot changes, so the partial sums are still there if a worker is lost before the commit.
 
 On several hosts, each host first learns which sums the others pass on, and the owner of a block
 receives them; see `exchange`. Then every host has the whole result in a root slot of its own.
-
-A worker that holds a single partial sum need not copy its own blocks of the gradient to the slot;
-see `lending`.
 """
 
 from __future__ import annotations
@@ -29,20 +23,21 @@ from typing import TypeVar
 
 import torch
 
-from holdfast.arena.layout import ALIGNMENT
-from holdfast.arena.tensors import copy_past_cache, read_names
+from holdfast.arena.tensors import read_names
 from holdfast.collectives.barrier_tags import ReduceTag
+from holdfast.collectives.block_sums import BlockSums
 from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
 from holdfast.collectives.group import Group
-from holdfast.collectives.lending import Lending
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import (
+    Place,
     Reduced,
     ReductionMemory,
+    Sums,
     check_summed,
     check_weight,
 )
-from holdfast.collectives.slot import BLOCK, LOGGED, LOSS, WEIGHT, Slot, check_names, square
+from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT, Slot, check_names
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import cells
@@ -63,9 +58,10 @@ class TreeReducer:
         num_leaves: Leaves of the tree.
         on_partials_complete: Called in each reduction once the partial sums of all workers are
             complete.
+        on_device: Adds gradients where the worker computes; None to add them in the arena.
 
     Attributes:
-        lending: The gradients that this worker lends to its reducer.
+        blocks: Adds in the arena; the sums of several hosts are always added there.
     """
 
     def __init__(
@@ -74,6 +70,7 @@ class TreeReducer:
         memory: ReductionMemory,
         num_leaves: int,
         on_partials_complete: Callable[[], object] = lambda: None,
+        on_device: Sums | None = None,
     ) -> None:
         self._on_partials_complete = on_partials_complete
         self._group = group
@@ -84,34 +81,33 @@ class TreeReducer:
         self._tables = memory.tables
         self._norms = memory.norms
         self._times = memory.times
-        self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
-        self.lending = Lending(memory.layout)
+        self.blocks = BlockSums(group.rank, memory)
+        self._sums: Sums = self.blocks if on_device is None else on_device
         self._reduced: Reduced | None = None
         self._own_blocks: Sequence[int] = ()
         self._cells: list[list[range]] = []
-        self._remote: dict[tuple[int, int], Summary] = {}
-        self._received: Mapping[tuple[int, int], torch.Tensor] = {}
+        self._remote: dict[Place, Summary] = {}
         self.assign_blocks()
 
     def assign_blocks(self) -> None:
         """Assign the blocks to the current members."""
         network = self._group.network
-        self._own_blocks = self._share()
+        shares: dict[int, Sequence[int]] = {rank: self._share(rank) for rank in self._group.local}
         # On several hosts a block belongs to one of them, and there to the worker of its lane.
         if network is not None:
             sizes = [block.nbytes for block in self._root.blocks]
             hosts = network.hosts
             self._cells = cells(sizes, len(hosts.ranks), hosts.num_lanes)
-            self._own_blocks = sorted(
-                index for host in self._cells for lane in network.lanes for index in host[lane]
-            )
-        self.lending.assign_blocks(self._own_blocks)
+            own = (i for host in self._cells for lane in network.lanes for i in host[lane])
+            shares = {self._group.rank: sorted(own)}
+        self._own_blocks = shares[self._group.rank]
+        self._sums.assign(shares)
 
-    def _share(self) -> range:
-        """This worker's share of the blocks among the workers of its host."""
+    def _share(self, rank: int) -> range:
+        """The share of a worker of this host among the blocks."""
         count = len(self._layout.blocks)
         local = self._group.local
-        place = local.index(self._group.rank)
+        place = local.index(rank)
         return range(count * place // len(local), count * (place + 1) // len(local))
 
     def publish(self, table: Sequence[int]) -> None:
@@ -155,13 +151,10 @@ class TreeReducer:
         votes = self._group.barrier(ReduceTag.PARTIALS, step, vote)
         # All workers have written their rows; from here on slots are read-only, until the commit.
         self._on_partials_complete()
-        term = self._begin_result(self.published(), step, votes, self._local_times())
-        # No two workers write to the same block, so they need no lock.
-        for index in self._own_blocks:
-            self._norms[index] = self._reduce_block(index, term)
+        term, weight = self._begin_result(self.published(), step, votes, self._local_times())
+        self._sums.add_up(term, weight)
         digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
-        # All blocks are in the root slot, and all squares in the table: every worker computes the
-        # same norm from them.
+        # All shares are complete, and all squares in the table: every worker gets the same mean.
         return replace(self.reduced(), replica_digests=digests)
 
     def _reduce_over(self, network: Network, step: int, vote: int, digest: int) -> Reduced:
@@ -180,7 +173,12 @@ class TreeReducer:
         for node in tree.frontier(tables.values(), self._num_leaves):
             term = local[node] = tree.reduction(tables, self._num_leaves, node)
             own.sums[node] = None if term is None else self._summary(term)
-        found: list[tree.Term] = []
+        local_sum = self._sums.of_terms(local, self._own_blocks)
+        # Sums of a device are read as those of another host are: the slots here lack gradients.
+        known = {} if self._sums is self.blocks else {network.host: own}
+        if known:
+            tables = {}
+        found: list[tuple[tree.Term, float]] = []
         digests: tuple[int, ...] = ()
 
         def on_contributions(others: Mapping[int, Contribution]) -> None:
@@ -192,16 +190,21 @@ class TreeReducer:
                 network.hosts, {h: each.replica_digests for h, each in everyone.items()}
             )
             times = by_rank(network.hosts, {h: each.step_times for h, each in everyone.items()})
-            found.append(self._begin_result(self._with_remote(tables, others), step, votes, times))
+            rows = self._with_contributions(tables, {**known, **others})
+            found.append(self._begin_result(rows, step, votes, times))
 
         def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
-            self._received = parts
-            return self._reduce_block(index, found[0])
+            received = {
+                (network.hosts.ranks[host][0], node): block for (host, node), block in parts.items()
+            }
+            for node in own.nodes if known else ():
+                received[network.hosts.ranks[network.host][0], node] = local_sum(node, index)
+            return self.blocks.reduce(index, *found[0], received)
 
         blocks = Blocks(
             layout=self._layout,
             root=self._root.blocks,
-            local_sum=lambda node, index: self._sum_of(local[node], index),
+            local_sum=local_sum,
             reduce=reduce_block,
             squares=self._norms,
         )
@@ -211,17 +214,17 @@ class TreeReducer:
         group.local_barrier(ReduceTag.REDUCED, step)
         return replace(self.reduced(), replica_digests=digests)
 
-    def _with_remote(
-        self, tables: Mapping[int, Sequence[int]], others: Mapping[int, Contribution]
+    def _with_contributions(
+        self, tables: Mapping[int, Sequence[int]], contributions: Mapping[int, Contribution]
     ) -> dict[int, Sequence[int]]:
-        """The tables of this host's workers, and one for each other host, under its first rank:
-        there, a node's slot is the node.
+        """The tables of this host's workers, and one for each host that contributes, under its
+        first rank: there, a node's slot is the node.
         """
         self._remote.clear()
         network = self._group.network
         everyone = dict(tables)
         assert network is not None
-        for host, contribution in others.items():
+        for host, contribution in contributions.items():
             rank = network.hosts.ranks[host][0]
             row = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
             for node, summary in contribution.sums.items():
@@ -242,8 +245,8 @@ class TreeReducer:
         step: int,
         votes: tuple[int, ...],
         times: tuple[StepTimes, ...],
-    ) -> tree.Term:
-        """Term of all partial sums, whose small parts become the result of the step."""
+    ) -> tuple[tree.Term, float]:
+        """Term and weight of all partial sums, whose small parts become the result of the step."""
         # Before the tables are read: with two plans, some shard was computed by no worker.
         if len({each.plan for each in times}) > 1:
             raise PlansDiffer
@@ -265,7 +268,7 @@ class TreeReducer:
             replica_digests=(),
             step_times=times,
         )
-        return term
+        return term, weight
 
     def _summary(self, term: tree.Term) -> Summary:
         stats, used, first = self._stats_of(term)
@@ -276,7 +279,10 @@ class TreeReducer:
         barrier, too, if any member has passed that barrier.
         """
         assert self._reduced is not None, "no step was reduced"
-        return replace(self._reduced, norm=math.sqrt(float(self._norms.sum())))
+        self._sums.collect()
+        is_here = self._sums is self.blocks
+        norm = math.sqrt(float(self._norms.sum())) if is_here else math.nan
+        return replace(self._reduced, norm=norm)
 
     def scale_gradient(self, factor: float, step: int) -> None:
         """Multiply the reduced gradient by `factor`; each worker scales its own blocks.
@@ -285,7 +291,7 @@ class TreeReducer:
             Aborted: The generation is over.
         """
         # By the host's share and not by `_own_blocks`: every host has the whole root slot.
-        for index in self._share():
+        for index in self._share(self._group.rank):
             if index < self._layout.num_gradient_blocks:
                 self._root.blocks[index].mul_(factor)
         self._group.local_barrier(ReduceTag.CLIP, step)
@@ -300,53 +306,6 @@ class TreeReducer:
         right_stats, right_used, other = self._stats_of(term.right)
         check_names(are_equal=torch.equal(first.names, other.names))
         return stats.add_(right_stats), used.logical_or_(right_used), first
-
-    def _reduce_block(self, index: int, term: tree.Term) -> float:
-        """Write one block of the mean to the root; returns the sum of its squares."""
-        assert self._reduced is not None, "the term has not been taken"
-        out = self._root.blocks[index]
-        weight = self._reduced.weight
-        scratch = self._scratch_of(out.dtype, 0)[: len(out)]
-        total = self._sum(term, index, scratch, 1)
-        # Where weights add up to 1, but for rounding, the sum is the mean.
-        if not math.isclose(weight, 1, rel_tol=1e-12):
-            total = torch.mul(total, 1 / weight, out=scratch)
-        copy_past_cache(out, total)
-        return square(total) if index < self._layout.num_gradient_blocks else 0.0
-
-    def _sum_of(self, term: tree.Term | None, index: int) -> torch.Tensor:
-        """One block of a term: in place for a partial sum, else in memory of its own."""
-        assert term is not None, "a sum that weighs nothing is not sent"
-        block = self._root.blocks[index]
-        return self._sum(term, index, torch.empty_like(block), 1)
-
-    def _sum(self, term: tree.Term, index: int, scratch: torch.Tensor, depth: int) -> torch.Tensor:
-        """The elements of one block of a term: in place for a partial sum, else in `scratch`."""
-        if isinstance(term, tree.Partial):
-            # A worker that lends has one partial sum only, so the block is of this term.
-            lent = self.lending.block(index) if term.rank == self._group.rank else None
-            if lent is not None:
-                return lent
-            if (term.rank, term.slot) in self._remote:
-                return self._received[self._host_of(term.rank), term.slot]
-            return self._partial_sum(term.rank, term.slot).blocks[index]
-        # The left sum may be in `scratch`, so the right one gets memory of its own, one a level.
-        left = self._sum(term.left, index, scratch, depth)
-        for_right = self._scratch_of(scratch.dtype, depth)[: len(scratch)]
-        right = self._sum(term.right, index, for_right, depth + 1)
-        return torch.add(left, right, out=scratch)
-
-    def _host_of(self, rank: int) -> int:
-        assert self._group.network is not None
-        return self._group.network.hosts.host_of(rank)
-
-    def _scratch_of(self, dtype: torch.dtype, depth: int) -> torch.Tensor:
-        # Kept from step to step: a reduction allocates nothing.
-        key = (dtype, depth)
-        if key not in self._scratch:
-            self._scratch[key] = torch.empty(BLOCK, dtype=dtype)
-            assert self._scratch[key].data_ptr() % ALIGNMENT == 0
-        return self._scratch[key]
 
 
 def by_rank(hosts: GroupHosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -12,6 +13,46 @@ from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.errors import JobError
+
+Place = tuple[int, int]
+"""A partial sum: its rank and slot."""
+LocalSums = Callable[[int, int], torch.Tensor]
+"""Gives one block of the sum of a node, in memory of the host, by node and block."""
+
+
+class Sums(Protocol):
+    """Adds the partial sums of all workers of a host; `exact.TreeReducer` says when."""
+
+    def assign(self, shares: Mapping[int, Sequence[int]]) -> None:
+        """Divide the gradient from now on.
+
+        Args:
+            shares: Blocks of each worker of this host, which together are all; on several hosts
+                those of this worker only.
+        """
+        ...
+
+    def add_up(self, term: tree.Term, weight: float) -> None:
+        """Compute this worker's share of the mean.
+
+        Args:
+            term: Term of the whole sum; its partial sums are complete.
+            weight: Weight of the whole sum.
+        """
+        ...
+
+    def collect(self) -> None:
+        """Get the shares of the other workers, which are complete."""
+        ...
+
+    def of_terms(self, terms: Mapping[int, tree.Term | None], indices: Sequence[int]) -> LocalSums:
+        """Sums of partial sums of this host, to be added to those of others.
+
+        Args:
+            terms: Term of each node; None for one that weighs nothing.
+            indices: Blocks that will be asked for.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +65,7 @@ class Reduced:
         logged: Weighted means of what the shards logged, by name.
         used: Flags of parameters that had a gradient, then of buffers that changed, uint8[n].
         kept: The integer buffers of the first shard that was not empty.
-        norm: The 2-norm of the mean gradient.
+        norm: The 2-norm of the mean gradient; NaN where a device has the gradient.
         votes: One vote per member, in member order; see `worker.step.commit`.
         replica_digests: One digest of a replica per member, in member order.
         step_times: Times of the step, one per member, in member order.

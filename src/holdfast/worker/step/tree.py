@@ -86,7 +86,7 @@ class TreeStepper:
         self._optimizer_reads_only = True  # until it writes to a gradient
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
         self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, begin_reduce)
-        self._lending = self._reducer.lending
+        self._lending = self._reducer.blocks.lending
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self.on_gradients: Callable[[], object] | None = None
         self._recheck: Recheck | None = None
