@@ -46,7 +46,7 @@ def stepper_of(replica, **keys):
     group.enter(1, (0,))
     near, far = pair()
     agent = AgentLink(WorkerStatus(arena, 0), arena, near)
-    factory = stepper_factory(job, replica.model)
+    factory = stepper_factory(job, replica.model, replica.flat.device)
     trained = dict(replica.model.named_parameters())
     sections = Sections(
         arena,

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
+from holdfast.agent.device_memory import HeldMemory
 from holdfast.agent.prober import Prober
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
@@ -50,6 +51,7 @@ from holdfast.wire.messages import (
     FinishedMessage,
     FitMessage,
     HaltedMessage,
+    MemoryMessage,
     OpenTunnelMessage,
     PartStagedMessage,
     PeerUnreachableMessage,
@@ -130,6 +132,7 @@ class Agent:
         self._worker_log = WorkerLog(
             log, run.where, arena, self._monitor.can_answer, is_script=self._is_script
         )
+        self._memory = HeldMemory()
         self._events: deque[events.AgentEvent] = deque()
         self._observe_at = time.monotonic()
         self._oom_kills = OomKills()
@@ -161,6 +164,7 @@ class Agent:
         await_exits(self._workers.values(), SHUTDOWN_TIMEOUT_S)
         for worker in self._workers.values():
             worker.close()
+        self._memory.keep(())
         self._selector.close()
         self._prober.close()
 
@@ -223,6 +227,7 @@ class Agent:
         """End the generations before this one on this host."""
         if abort.forgets:
             self._arena.forget_replicas()
+            self._memory.keep(())
         if self._forming_since is None:
             self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
@@ -233,7 +238,8 @@ class Agent:
 
     def _fork(self, rank: int, number: int) -> None:
         slot = first_free([each.slot for each in self._workers.values()])
-        worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number, slot)
+        left = self._memory.of(rank)
+        worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number, slot, left)
         self._workers[number] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._hear(worker))
         self._log.event("worker-started", **worker.named, **self._run.where)
@@ -262,7 +268,11 @@ class Agent:
         message = _resume_message(action, self._machine.members, self._key, found)
         standbys = self._machine.standbys
         self._worker_log.standbys_change(workers, standbys, action.start.step)
+        # What a worker has left is dropped once the run goes on without it.
+        self._memory.keep([worker.rank for worker in workers])
         for worker in workers:
+            for rank, fd in self._memory.of_others(worker.rank).items():
+                self._send(worker, MemoryMessage(rank=rank), fd)
             worker.has_resumed = True
             worker.halted_at = None
             worker.after_failure = False
@@ -285,9 +295,9 @@ class Agent:
         for worker in self._workers.values():
             self._send(worker, message)
 
-    def _send(self, worker: WorkerHandle, message: AnyMessage) -> None:
+    def _send(self, worker: WorkerHandle, message: AnyMessage, *fds: int) -> None:
         with contextlib.suppress(ConnectionError):  # it has exited, as the fork server will say
-            worker.channel.send(message)
+            worker.channel.send(message, fds)
 
     def _hear(self, worker: WorkerHandle) -> None:
         if worker.number not in self._workers:
@@ -302,8 +312,13 @@ class Agent:
             case HaltedMessage():
                 worker.halted_at = time.time() if worker.has_resumed else None
                 halted = (message.generation, message.committed, self._arena.reduced_step)
-                what = (message.address, message.numerics, self._arena.intact_step(worker.rank))
+                left = (
+                    self._arena.intact_step(worker.rank) if message.left is None else message.left
+                )
+                what = (message.address, message.numerics, left)
                 self._handle(events.WorkerHalted(worker.rank, *halted, *what))
+            case MemoryMessage(rank=rank):
+                self._memory.hold(rank, *worker.channel.take_fds(1))
             case PartStagedMessage():
                 self._handle(events.PartStaged(worker.rank, message.generation, message.part))
             case StagingMessage():

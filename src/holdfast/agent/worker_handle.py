@@ -20,6 +20,7 @@ from holdfast.linux.lifeline import INTERRUPT
 from holdfast.rundir.run_directory import worker_log
 from holdfast.rundir.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
 from holdfast.wire.channel import Channel, pair
+from holdfast.wire.messages import MemoryMessage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -107,7 +108,13 @@ class WorkerHandle:
 
 
 def fork_worker(
-    forks: ForkClient, run: RunContext, arena_fd: int, rank: int, number: int, slot: int
+    forks: ForkClient,
+    run: RunContext,
+    arena_fd: int,
+    rank: int,
+    number: int,
+    slot: int,
+    memory_fd: int | None,
 ) -> WorkerHandle:
     """Fork the worker of a rank.
 
@@ -117,8 +124,12 @@ def fork_worker(
         arena_fd: The host's shared memory.
         rank: The rank.
         number, slot: Defined in `WorkerHandle`.
+        memory_fd: Device memory that the worker before has left; None without any.
     """
     near, far = pair()
+    # Before the fork: it is there when the worker looks for it.
+    if memory_fd is not None:
+        near.send(MemoryMessage(rank=rank), (memory_fd,))
     launch = run.worker_spec(rank, slot).model_dump_json()
     path = worker_log(run.directory / "logs", rank)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -72,8 +72,9 @@ class Word(enum.IntEnum):
     REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
     MEASURING = 14  # 1 while user code measures a batch of an evaluation
     PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
+    OLDEST_LEFT = 29  # the oldest change whose progress is left; see `arena.intact_replicas`
     INTACT = 30  # steps committed in the worker's replica plus one; 0 while it changes
-    LEFT_PROGRESS = 31  # the same for what else it leaves; see `arena.intact_replicas`
+    LEFT_PROGRESS = 31  # the same for what else it leaves, or its newest change
     ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
 
 

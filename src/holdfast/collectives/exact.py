@@ -36,6 +36,7 @@ from holdfast.collectives.reduction import (
     Sums,
     check_summed,
     check_weight,
+    share,
 )
 from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT, Slot, check_names
 from holdfast.core.balance.times import StepTimes
@@ -104,11 +105,8 @@ class TreeReducer:
         self._sums.assign(shares)
 
     def _share(self, rank: int) -> range:
-        """The share of a worker of this host among the blocks."""
-        count = len(self._layout.blocks)
         local = self._group.local
-        place = local.index(rank)
-        return range(count * place // len(local), count * (place + 1) // len(local))
+        return share(len(self._layout.blocks), local.index(rank), len(local))
 
     def publish(self, table: Sequence[int]) -> None:
         """Show the others the slots of this worker's partial sums, by node."""

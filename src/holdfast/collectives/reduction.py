@@ -103,6 +103,11 @@ class ReductionMemory:
     times: torch.Tensor
 
 
+def share(num_blocks: int, place: int, among: int) -> range:
+    """The blocks of one of several workers of a host, by its place among them."""
+    return range(num_blocks * place // among, num_blocks * (place + 1) // among)
+
+
 def check_summed(step: int, term: tree.Term | None) -> tree.Term:
     """The term of a step.
 

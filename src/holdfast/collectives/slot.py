@@ -54,6 +54,7 @@ class SlotLayout:
 
     Attributes:
         gradient_bytes: Size of all gradients; averaged buffers follow.
+        sums_bytes: Size of both.
         dtype_ranges: Ranges of equal dtype in `sums`, as `(dtype, start, end, is_gradient)`, bytes.
         blocks: The ranges cut into pieces of up to BLOCK elements, as `(range, start, end)`,
             elements; the same for every world size, and each aligned. A long tensor has blocks of
@@ -81,6 +82,7 @@ class SlotLayout:
         gradients = pack_by_dtype(fields[: len(parameters)])
         averages = Layout.pack(fields[len(parameters) :])
         self.gradient_bytes = gradients.size_bytes
+        self.sums_bytes = gradients.size_bytes + averages.size_bytes
         # Gradients first, then buffers: so `sums` is one range at the start, and the blocks of
         # gradients are the first blocks.
         self.layout = Layout.pack(
@@ -188,10 +190,10 @@ class Slot:
         for target, size, gradient in zip(self.gradients, self._sizes, gradients, strict=True):
             if gradient is None:
                 target.zero_()
-            elif not gradient.is_cpu:
+            elif gradient.device != target.device:
                 target.copy_(gradient, non_blocking=True)
                 gpus.add(gradient.device)
-            elif size > BLOCK:
+            elif gradient.is_cpu and size > BLOCK:
                 copy_past_cache(target, flattened(gradient, target))
             else:
                 targets.append(target)

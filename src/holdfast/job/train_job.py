@@ -55,6 +55,7 @@ FINE: Final = 8
 """Shards per worker that a balance other than even divides well, where none are measured."""
 
 NonFinite = Literal["stop", "skip", "recompute"]
+Exchange = Literal["alone", "mapped", "staged", "arena"]
 
 
 class TrainRequest(RunKeys):
@@ -113,10 +114,13 @@ class TrainRequest(RunKeys):
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
-    exchange: Literal["auto", "alone", "arena"] = "auto"
-    """Where gradients are summed with `sync: tree`; the weights are the same. `alone`: where the
-    only worker computes them; if it is lost, its shards of that step are computed again. `arena`:
-    in memory that the workers of a host share. `auto`: `alone` for one worker."""
+    exchange: Literal["auto", Exchange] = "auto"
+    """Where gradients are summed with `sync: tree`; the weights are the same. `arena`: by the CPU,
+    in memory that the workers of a host share. The others sum on the device of each worker, and
+    compute the shards of a lost worker's step again. `mapped`: workers of a host read each other's
+    device memory. `staged`: they copy through the host's. `alone`: for one worker. `auto`: `alone`,
+    and for several workers `mapped` on GPUs, or `staged` where these cannot be mapped, and `arena`
+    on CPUs."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     ddp: DdpSettings = DdpSettings()
@@ -222,18 +226,21 @@ class TrainRequest(RunKeys):
         hosts = f"hosts={self.hosts}"
         is_uneven = self.balance != "even"
         is_alone = self.exchange == "alone"
+        is_on_device = is_alone or self.exchange in ("mapped", "staged")
         is_several = self.hosts > 1
         is_ddp = self.sync == "ddp"
         recompute = ("non_finite=recompute", "non_finite=stop or skip")
+        verify = ("verify.recompute", "verify.recompute=0")
         refused = (
             (is_uneven and is_ddp, balance, "sync=ddp", "sync=tree"),
             (is_uneven and self.numerics == "fast", balance, "numerics=fast", "numerics=exact"),
             (is_uneven and self.shards_per_worker, balance, "shards_per_worker", "one of them"),
             (self.exchange != "auto" and is_ddp, exchange, "sync=ddp", "sync=tree"),
-            (is_alone and self.non_finite == "recompute", exchange, *recompute),
+            (is_on_device and self.non_finite == "recompute", exchange, *recompute),
+            (is_on_device and not is_alone and self.verify.recompute, exchange, *verify),
             (is_alone and self.workers != 1, exchange, f"workers={self.workers}", "workers=1"),
             (is_several and self.non_finite == "recompute", hosts, *recompute),
-            (is_several and self.verify.recompute, hosts, "verify.recompute", "verify.recompute=0"),
+            (is_several and self.verify.recompute, hosts, *verify),
             (is_several and self.workers == AUTO, hosts, "workers=auto", "a number of workers"),
         )
         for is_given, key, other, instead in refused:
@@ -245,12 +252,18 @@ class TrainRequest(RunKeys):
                 f"workers={self.hosts} or more"
             )
 
-    @property
-    def is_alone(self) -> bool:
-        """True if a lone worker sums gradients on its device; see `exchange`."""
+    def exchange_on(self, *, gpu: bool) -> Exchange:
+        """The value of `exchange` for workers on GPUs or CPUs. On GPUs that cannot be mapped,
+        `mapped` becomes `staged`.
+        """
         if self.exchange != "auto":
-            return self.exchange == "alone"
-        return self.workers == 1 and self.sync == "tree" and self.non_finite != "recompute"
+            return self.exchange
+        # These compare partial sums of all workers.
+        if self.sync == "ddp" or self.non_finite == "recompute":
+            return "arena"
+        if self.workers == 1:
+            return "alone"
+        return "mapped" if gpu and not self.verify.recompute else "arena"
 
     @property
     def weighs_shards(self) -> bool:
@@ -390,6 +403,15 @@ class TrainJob(TrainRequest):
         items = [self.work_items(plan, place) for place in range(self.workers)]
         return sum(
             tree.partials_needed([item.leaf for item in each], self.num_leaves) for each in items
+        )
+
+    @property
+    def num_published(self) -> int:
+        """Most partial sums that a worker of an even step passes on."""
+        plan = self.plan()
+        return max(
+            tree.partials_left([item.leaf for item in self.work_items(plan, at)], self.num_leaves)
+            for at in range(self.workers)
         )
 
     def plan(self, num_members: int | None = None) -> Plan:

@@ -9,8 +9,8 @@
     agent ◀─ Halted, Staging, PartStaged, CheckpointRejected ─────────── worker
           ◀─ PeerUnreachable, Evict, Fit, Finished, Failed ──────────────
           ── Resume, CheckpointResult, Shutdown ─────────────────────────▶
-          ◀─ OpenTunnel ─────────────────────────────────────────────────
-          ── TunnelOpened ───────────────────────────────────────────────▶
+          ◀─ OpenTunnel, Memory ─────────────────────────────────────────
+          ── TunnelOpened, Memory of others ─────────────────────────────▶
 
 They are pydantic models: what a process reads is validated before it is used.
 """
@@ -124,6 +124,15 @@ class HaltedMessage(Message):
     """Address at which it accepts connections of workers on other hosts."""
     numerics: dict[str, str] = {}
     """Facts that decide the bits of its results; see `worker.checks.numerics`."""
+    left: int | None = None
+    """Steps committed in the state that the worker before it has left on its device, whole."""
+
+
+class MemoryMessage(Message):
+    """Device memory of a worker, which others map. Comes with its descriptor."""
+
+    kind: Literal["memory"] = "memory"
+    rank: int
 
 
 class ResumeMessage(Message):
@@ -303,6 +312,7 @@ class FailedMessage(Message):
 AnyMessage = Annotated[
     ForkMessage | PrepareMessage | ReadyMessage | AttachMessage | WorkersReapedMessage
     | ForkedMessage | ExitedMessage | HaltedMessage | ResumeMessage | ShutdownMessage
+    | MemoryMessage
     | StagingMessage | PartStagedMessage | CheckpointResultMessage | CheckpointRejectedMessage
     | WritePartMessage | PartWrittenMessage | DeleteOldMessage
     | PeerUnreachableMessage | EvictMessage | FitMessage

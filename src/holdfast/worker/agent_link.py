@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from math import inf
 from time import monotonic
@@ -13,9 +14,11 @@ from holdfast.core.protocol import Eviction
 from holdfast.errors import HoldfastError
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import (
+    AnyMessage,
     EvictMessage,
     FitMessage,
     HaltedMessage,
+    MemoryMessage,
     OpenTunnelMessage,
     PeerUnreachableMessage,
     ResumeMessage,
@@ -77,6 +80,8 @@ class AgentLink:
         self._address = address
         self._numerics = dict(numerics)
         self._eviction_in = 0
+        self._memory: dict[int, int] = {}
+        self._left: int | None = None
 
     @property
     def stop_requested(self) -> bool:
@@ -117,9 +122,11 @@ class AgentLink:
                         committed=committed,
                         address=self._address,
                         numerics=self._numerics,
+                        left=self._left,
                     )
                 )
             for message in self._channel.poll(ABORT_POLL_S):
+                self._keep(message)
                 if isinstance(message, ShutdownMessage):
                     raise WorkerShutdown
                 if isinstance(message, ResumeMessage) and (
@@ -132,6 +139,43 @@ class AgentLink:
             if monotonic() >= end:
                 self._status.enter(before)
                 return None
+
+    def offer_memory(self, fd: int) -> None:
+        """Have the agent hold memory of this worker, and give it to the others of this host."""
+        self._channel.send(MemoryMessage(rank=self._status.rank), (fd,))
+
+    def left_memory(self) -> int | None:
+        """Descriptor of the memory that the worker before this one has left; None without any.
+
+        For a worker that has not halted yet: nothing but that memory can have come.
+        """
+        for message in self._channel.drain():
+            self._keep(message)
+        return self._memory.pop(self._status.rank, None)
+
+    def note_left(self, step: int | None) -> None:
+        """Report from now on which state this worker continues from, if no other one has any.
+
+        Args:
+            step: Steps committed in it; None if there is none.
+        """
+        self._left = step
+
+    def take_memory(self) -> dict[int, int]:
+        """Descriptors of the memory of all other workers of this host, by rank, as of the newest
+        generation. The caller closes them.
+        """
+        taken = self._memory
+        self._memory = {}
+        return taken
+
+    def _keep(self, message: AnyMessage) -> None:
+        """Keep the descriptor that comes with the memory of a worker."""
+        if isinstance(message, MemoryMessage):
+            (fd,) = self._channel.take_fds(1)
+            if (before := self._memory.get(message.rank)) is not None:
+                os.close(before)
+            self._memory[message.rank] = fd
 
     def request_eviction(self, generation: int, eviction: Eviction) -> None:
         """Ask for a generation without a worker, once in a generation."""

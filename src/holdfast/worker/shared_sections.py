@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
-from holdfast.arena.intact_replicas import PROGRESS_BYTES, IntactReplicas
+from holdfast.arena.intact_replicas import NUM_PROGRESSES, PROGRESS_BYTES, IntactReplicas
 from holdfast.arena.layout import Field, Layout
+from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.staging import NUM_BUFFERS, Staging
@@ -31,8 +32,10 @@ class Sections:
         num_shards: Shards of the job.
         replica_bytes: Size of a replica; there is one for each worker.
         num_staged: Checkpoints that can be staged at a time.
+        mapped: Memory of devices that the workers map; None if they do not.
 
     Attributes:
+        mapped: The argument.
         intact: Record of which replicas are complete.
         staging: Buffers in which checkpoints wait to be written.
         reduction: Memory that the reducers share.
@@ -53,6 +56,7 @@ class Sections:
         num_shards: int,
         replica_bytes: int,
         num_staged: int = NUM_BUFFERS,
+        mapped: MappedMemory | None = None,
     ) -> None:
         self.slot_layout = SlotLayout(parameters, buffers)
         world_size = arena.world_size
@@ -67,21 +71,24 @@ class Sections:
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
                 Field("staging", "U8", (num_staged, _paged(replica_bytes))),
-                Field("progress", "U8", (world_size, PROGRESS_BYTES)),
+                Field("progress", "U8", (world_size, NUM_PROGRESSES, PROGRESS_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
                 Field("times", "I64", (world_size, len(StepTimes._fields))),
                 Field("verification", "I64", (num_shards, shard_verifier.COLUMNS)),
             ]
         )
-        memory = torch.frombuffer(arena.map_sections(layout.size_bytes), dtype=torch.uint8)
+        self._memory = memory = torch.frombuffer(
+            arena.map_sections(layout.size_bytes), dtype=torch.uint8
+        )
         assert layout.entries[0].offset == 0, "the root begins where the sections do"
         private = arena.map_privately(0, slot_bytes)
         self._private_root = torch.frombuffer(private, dtype=torch.uint8)
         self.private_gradients = Slot(self._private_root, self.slot_layout).gradients
         at = views(memory, layout)
         self.verification = at["verification"]
-        self.intact = IntactReplicas(arena, at["progress"])
+        self.mapped = mapped
+        self.intact = IntactReplicas(arena, at["progress"], mapped)
         self._root = at["root"]
         self._slots = at["slots"]
         self._replicas = at["replicas"]
@@ -106,14 +113,14 @@ class Sections:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
 
-    def prepare(self, rank: int, partials: int, *, on_gpu: bool) -> None:
+    def prepare(self, rank: int, partials: int, *, on_gpu: bool, has_replica: bool) -> None:
         """Populate the memory that worker `rank` will write: its part of the root slot, slots for
-        `partials` partial sums, and its replica, unless that is on a GPU. Then lock what the GPU
-        reads and writes.
+        `partials` partial sums, and its replica, if it is here. Then lock what the GPU reads and
+        writes.
         """
         own_part = torch.tensor_split(self._root, self._slots.shape[0])[rank]
         ranges = [own_part, self._slots[rank, :partials]]
-        for memory in ranges if on_gpu else [*ranges, self._replicas[rank]]:
+        for memory in [*ranges, self._replicas[rank]] if has_replica else ranges:
             populate(memory.data_ptr(), memory.numel())
         for memory in [self._root, self._slots[rank, :partials]] if on_gpu else []:
             lock_pages(memory)
@@ -127,8 +134,14 @@ class Sections:
         hold up to `partials` partial sums.
         """
         rest = self._size_bytes - self._slots.numel() - self._replicas.numel()
-        rest -= self.world_size * PROGRESS_BYTES  # of which little is ever written
+        # Of this, little is ever written.
+        rest -= self.world_size * NUM_PROGRESSES * PROGRESS_BYTES
         return rest + partials * self._slots.shape[-1]
+
+    def holds(self, memory: torch.Tensor) -> bool:
+        """True if a tensor is in these sections, where all workers of the host can read it."""
+        place = memory.data_ptr() - self._memory.data_ptr()
+        return memory.device.type == "cpu" and 0 <= place < self._size_bytes
 
     def replica(self, rank: int, size_bytes: int) -> torch.Tensor:
         """The memory for the replica of worker `rank`, uint8[size_bytes]."""

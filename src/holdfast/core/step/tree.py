@@ -102,6 +102,14 @@ def partials_needed(leaves: Iterable[int], num_shards: int) -> int:
     return most
 
 
+def partials_left(leaves: Iterable[int], num_shards: int) -> int:
+    """The partial sums that a worker has left once it has computed `leaves`."""
+    table = [ABSENT] * num_nodes(num_shards)
+    for number in leaves:
+        carry(table, leaf(number, num_shards), number, lambda *_: None)
+    return sum(entry != ABSENT for entry in table)
+
+
 def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], None]) -> None:
     """Enter a finished node into a worker's table and add siblings while both are there.
 

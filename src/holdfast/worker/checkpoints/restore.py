@@ -103,8 +103,6 @@ class Restorer:
             CheckpointError: A member has checkpoints, and there is none that can be used.
             JobError: It was made on other hardware or software, which the job rejects.
         """
-        if replica.flat.device.type != "cpu":
-            nearby = None
         agreement = RestoreAgreement(map(names.step_of, checkpoints))
         while True:
             # Each member offers its newest; all agree on the newest that anyone offers.

@@ -16,12 +16,15 @@ from torch.optim import Optimizer
 
 from holdfast.arena.base_cache import Build
 from holdfast.arena.layout import Layout
+from holdfast.arena.mapped_memory import MappedLayout, MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.nested_optimizers import parameters_of
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.arena.staging import NUM_BUFFERS
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.device_sums import largest_share
 from holdfast.collectives.group import agree
+from holdfast.collectives.slot import SlotLayout
 from holdfast.core.step import tree
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -170,7 +173,7 @@ class AttachedModels:
     @cached_property
     def steppers(self) -> StepperFactory:
         """Builds the stepper, and has the model as user code calls it."""
-        return stepper_factory(self._job, self.module)
+        return stepper_factory(self._job, self.module, self._device)
 
     def register(self, name: str, registered: object) -> None:
         """Make `registered` part of the run's state.
@@ -194,6 +197,33 @@ class AttachedModels:
         """
         for initial in self._initial:
             initial.begin(run_dir)
+
+    @cached_property
+    def mapped(self) -> MappedMemory | None:
+        """Memory of the device that other workers map, and that outlives this one; None where
+        there is none. It is allocated when it is first asked for.
+
+        Raises:
+            JobError: There is too little.
+        """
+        exchange = self._job.exchange_on(gpu=self._is_on_gpu)
+        if exchange != "mapped" and not (exchange == "alone" and self._is_on_gpu):
+            return None
+        slots = SlotLayout(self.trained.parameters(), self.trained.model_buffers())
+        workers = self._job.workers
+        is_shared = workers > 1
+        layout = MappedLayout(
+            replica_bytes=self._layout.size_bytes,
+            share_bytes=largest_share(slots, workers),
+            slot_bytes=slots.layout.size_bytes,
+            num_slots=self._job.num_published if is_shared else 0,
+        )
+        try:
+            return MappedMemory(self._device, layout)
+        except OSError as error:
+            if self._job.exchange != "auto":
+                raise JobError(f"exchange=mapped: {error}; set exchange=staged") from None
+            return None
 
     def allocate(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
         """Make sure that all members train the same model, and have memory for it.
@@ -225,7 +255,7 @@ class AttachedModels:
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             saving = self._job.checkpoint
-            extra = saving.keeps_snapshots(self._job.workers, on_gpu=not self._in_arena)
+            extra = saving.keeps_snapshots(self._job.workers, on_gpu=self._is_on_gpu)
             trained = self.trained.parameters()
             self.sections = Sections(
                 self._arena,
@@ -235,9 +265,10 @@ class AttachedModels:
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
                 num_staged=NUM_BUFFERS + extra,
+                mapped=self.mapped,
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
-            replica_bytes = size_bytes if self._in_arena else 0
+            replica_bytes = 0 if self._is_on_gpu else size_bytes
             check_memory(
                 self.sections,
                 self._job.num_partials,
@@ -289,16 +320,22 @@ class AttachedModels:
         return replica_layout(self.trained)
 
     @property
-    def _in_arena(self) -> bool:
-        """True if replicas are in the arena, where other workers can read them."""
-        return self._device.type == "cpu"
+    def _is_on_gpu(self) -> bool:
+        return self._device.type != "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank = self._group.rank
         size_bytes = self._layout.size_bytes
+        exchange = self._job.exchange_on(gpu=self._is_on_gpu)
+        has_replica = not self._is_on_gpu and exchange in ("alone", "arena")
+        # Slots are written where sums are not read from devices.
         partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
-        sections.prepare(rank, partials, on_gpu=not self._in_arena)
-        if self._in_arena:
+        if self.mapped is not None:
+            partials = 0
+        sections.prepare(rank, partials, on_gpu=self._is_on_gpu, has_replica=has_replica)
+        if self.mapped is not None:
+            flat = self.mapped.replica
+        elif has_replica:
             flat = sections.replica(rank, size_bytes)
         else:
             flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)

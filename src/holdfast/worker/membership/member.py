@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.arena.intact_replicas import has_progress
+from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
@@ -131,6 +133,7 @@ class Member:
         self.models: AttachedModels | None = None
         self._joined: JoinedParts | None = None
         self._has_state = False
+        self._is_shared = False
         self._on_commit: Callable[[StepCommitted], None] | None = None
 
     @property
@@ -196,6 +199,9 @@ class Member:
             # others.
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
+            if self.models is not None and self.models.mapped is not None and not self._is_shared:
+                self._share_memory(self.models.mapped)
+                self._is_shared = True
             # The agent decides from these reports who has a state, and from which step all resume.
             committed = self.progress.step if self._has_state else None
             resume = self._agent.await_resume_until(self.standby.probe_at, committed)
@@ -213,6 +219,26 @@ class Member:
             with contextlib.suppress(Aborted):
                 self._enter(resume)
                 return True
+
+    def _share_memory(self, mapped: MappedMemory) -> None:
+        """Let others map the memory of this worker's device, and find the state that the worker
+        before it has left on it.
+        """
+        rank = self.group.rank
+        if (fd := self._agent.left_memory()) is not None:
+            mapped.open(rank, fd)
+            left = mapped.left_by(rank)
+            if left is not None and has_progress(self._arena, rank, left):
+                self._agent.note_left(left.step)
+        self._agent.offer_memory(mapped.fd)
+
+    def _map_peers(self, mapped: MappedMemory) -> None:
+        """Read what the members of this generation map, and no longer what lost ones have left."""
+        for rank in range(self._arena.world_size):
+            if rank != self.group.rank:
+                mapped.forget(rank)
+        for rank, fd in self._agent.take_memory().items():
+            mapped.open(rank, fd)
 
     def begin_loop(self, on_commit: Callable[[StepCommitted], None]) -> None:
         """Note that the loop over shards begins.
@@ -265,10 +291,18 @@ class Member:
             log_sensitive_kernels(self.metrics.run_dir)
         # Its own donor: what this worker holds, or finds in the arena, is the state of the run.
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
+        transfer = StateTransfer(self.group, sections, replica)
+        if resume.donors and keeps_state:
+            self._reach(resume.step, transfer)
+        if sections.mapped is not None:
+            self._map_peers(sections.mapped)
         if resume.donors:
-            self._transfer(resume, replica, sections, keeps_state=keeps_state)
+            self._transfer(resume, transfer, keeps_state=keeps_state)
         else:
             self._restore(resume, replica, sections)
+        if sections.mapped is not None:
+            sections.mapped.forget(self.group.rank)  # left by the worker before this one
+            self._agent.note_left(None)
         is_first_here = self.group.rank == self.group.local[0]
         self.metrics.set_writing(self.progress, writes=is_first_here)
         # The first generation of this process: user code has the model, and now it has its state,
@@ -285,24 +319,27 @@ class Member:
         self.joined.stepper.assign(self.progress.step, self.balancing.plan)
         self.joined.stepper.resume(self.progress.step)
 
-    def _transfer(
-        self, resume: ResumeMessage, replica: Replica, sections: Sections, *, keeps_state: bool
-    ) -> None:
-        """Bring this worker to the step from which all resume, with the state that members have."""
-        transfer = StateTransfer(self.group, sections, replica)
-        # A new process of a lone rank: the state is what its predecessor has left in the arena.
-        if loads_intact := keeps_state and not self._has_state:
-            self.progress.replace(transfer.load_intact_replica(resume.step))
+    def _reach(self, step: int, transfer: StateTransfer) -> None:
+        """Bring this worker, which needs no other one for it, to the step from which all resume."""
+        # A new process of a lone rank: the state is what its predecessor has left.
+        if not self._has_state:
+            self.progress.replace(transfer.load_intact_replica(step))
         # Some member has committed this step, so it is decided: apply the same reduced gradient.
-        elif keeps_state and self.progress.step < resume.step:
+        elif self.progress.step < step:
             assert self._on_commit is not None, "a step was computed before the loop"
             self._on_commit(self.joined.stepper.complete(self.progress.step))
+
+    def _transfer(
+        self, resume: ResumeMessage, transfer: StateTransfer, *, keeps_state: bool
+    ) -> None:
+        """Give other workers the state of this one, or get theirs."""
+        is_new = not self._has_state
         if not keeps_state:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
         transfer.transfer(resume, self.progress, self.metrics)
         self._has_state = True
-        if loads_intact or not keeps_state:
+        if is_new or not keeps_state:
             self._restore_user_state()
 
     def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
@@ -310,7 +347,8 @@ class Member:
         # Replicas of lost workers belong to steps that the checkpoint does not have.
         self._arena.forget_replicas()
         assert self.models is not None
-        restored = self._restorer.restore(replica, self.group, resume.restore, sections.replica)
+        nearby = sections.replica if sections.holds(replica.flat) else None
+        restored = self._restorer.restore(replica, self.group, resume.restore, nearby)
         if restored.progress is not None:
             self.progress.replace(restored.progress)
         # Not every member could verify the checkpoint: the others get the state of one that could.

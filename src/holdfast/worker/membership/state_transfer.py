@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
@@ -28,7 +29,8 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.collectives.tcp import Buffers
-from holdfast.errors import JobError, ReplicaError
+from holdfast.errors import JobError, NoStateError, ReplicaError
+from holdfast.hardware.device_queue import DeviceQueue
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.metrics import Metrics
@@ -52,8 +54,11 @@ class StateTransfer:
         self._group = group
         self._sections = sections
         self._replica = replica
-        # A replica on a GPU is staged in the arena for as long as others need it.
-        self._in_arena = replica.flat.device.type == "cpu"
+        # Others read a replica where it is, if they can. Else it is staged in the arena for as long
+        # as they need it.
+        self._in_arena = sections.holds(replica.flat)
+        self._mapped = sections.mapped if group.network is None else None
+        self._queue = DeviceQueue(replica.flat.device)
 
     def transfer(self, resume: ResumeMessage, progress: Progress, metrics: Metrics) -> None:
         """Send this worker's state to joining workers, or receive it.
@@ -79,8 +84,6 @@ class StateTransfer:
             if rank == min(resume.donors.values()):
                 self._check_replicas_of_lost(resume)
             header = self._header(progress, metrics.for_others() if group.network else ())
-            # On a CPU the replica itself is in the arena, where others read it; nothing is copied
-            # here.
             if any(giver == rank != joining for joining, giver in resume.donors.items()):
                 self._stage()
         # After this barrier every donor's replica can be read, and none changes before `COPIED`.
@@ -107,6 +110,7 @@ class StateTransfer:
         elif _work_done(header) < _work_done(furthest):
             progress.catch_up(Progress.from_donor(_parse(furthest)["progress"]))
         # After this barrier no member reads another one's replica, so training may change it.
+        self._queue.wait()
         group.barrier(WorkerTag.COPIED, step)
         if any(giver != joining for joining, giver in resume.donors.items()):
             metrics.note_transfer(self._replica.flat.nbytes)
@@ -151,8 +155,10 @@ class StateTransfer:
         return [_parse(headers[rank])["progress"] for rank in ranks]
 
     def _stage(self) -> None:
-        if not self._in_arena:
+        """Let others read this worker's replica."""
+        if not self._in_arena and self._mapped is None:
             copy_past_cache(self._staged(self._group.rank), self._replica.flat)
+        self._queue.wait()
 
     def _take(self, donor: int, step: int) -> None:
         """Take the replica of `donor` after `step` steps.
@@ -161,8 +167,10 @@ class StateTransfer:
             SelfEviction: It differs from the one that the lost worker of this rank has left.
         """
         rank = self._group.rank
+        if self._mapped is not None:
+            self._mapped.read_replica(donor, self._replica.flat)
         # An intact replica of the same step that has the donor's bits need not be copied.
-        if not (self._has_intact_replica(rank, step) and self._is_equal(rank, donor, step)):
+        elif not (self._has_intact_replica(rank, step) and self._is_equal(rank, donor, step)):
             self._replica.flat.copy_(self._staged(donor))
         # From here on it is this worker's; it is intact again at its next commit.
         self._sections.intact.begin_change(rank)
@@ -210,15 +218,30 @@ class StateTransfer:
 
     def load_intact_replica(self, step: int) -> Progress:
         """Take over what a lost worker of this rank has left after `step` steps: its replica, which
-        stays where it is; returns its progress.
+        stays where it is in the arena; returns its progress.
+
+        Raises:
+            SelfEviction: Its device still changes what it has left.
         """
         rank = self._group.rank
         intact = self._sections.intact
-        assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
-        left = json.loads(intact.progress(rank))
+        change = 0
+        if self._sections.mapped is not None:
+            change = self._copy_left(self._sections.mapped, rank)
+        else:
+            assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
+        left = json.loads(intact.progress(rank, change))
         # The tensors are in place; only the objects around them are new in this process.
         self._replica.restored(frozenset(left["uninitialized"]))
         return Progress.from_donor(left["progress"])
+
+    def _copy_left(self, mapped: MappedMemory, rank: int) -> int:
+        """Copy the replica that was left on a device; returns the change that has completed it."""
+        left = mapped.left_by(rank)
+        if left is None or not mapped.take_over(rank, left):
+            error = NoStateError("has no state yet: the device of a lost worker still changes it")
+            raise SelfEviction(error)
+        return left.change
 
     def _header(self, progress: Progress, recent: Sequence[Mapping[str, Any]] = ()) -> bytes:
         """Knowledge of this worker, for the others.

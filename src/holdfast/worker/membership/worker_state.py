@@ -134,11 +134,12 @@ class WorkerState:
     @property
     def outlives_worker(self) -> bool:
         """True if a new worker of this rank continues from what this one leaves."""
-        return len(self._group.members) == 1 and self._replica.flat.device.type == "cpu"
+        has_memory = self._sections.mapped is not None or self._sections.holds(self._replica.flat)
+        return has_memory and len(self._group.members) == 1
 
     def _publish_intact(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
-        take its rank, but for a replica on a GPU, which is lost with its worker.
+        take its rank, but for a replica in memory that is lost with its worker.
         """
         rank = self._group.rank
         left = packed(self._progress, self._replica) if self.outlives_worker else b""

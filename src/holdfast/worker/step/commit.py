@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,6 +119,11 @@ class StepCommitted:
     times: tuple[StepTimes, ...]
 
 
+def requests_of(votes: Iterable[int]) -> RequestFlags:
+    """The requests that some worker has seen."""
+    return RequestFlags(functools.reduce(operator.or_, votes) & _REQUEST_MASK)
+
+
 def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) -> StepCommitted:
     """Commit `step`, whose gradient had this norm before clipping, and publish that."""
     # The count of steps comes last: a reader of it finds the loss of that step.
@@ -131,6 +136,6 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
         step=step,
         outcome=lambda: outcome,
         is_settled=True,
-        requests=RequestFlags(functools.reduce(operator.or_, reduced.votes) & _REQUEST_MASK),
+        requests=requests_of(reduced.votes),
         times=reduced.step_times,
     )

@@ -1,12 +1,13 @@
-"""A step of a lone worker whose gradient stays on the device that computes it.
+"""A step whose gradients stay on the devices that compute them.
 
     for each shard:   begin_shard ─▶ (user: forward, loss) ─▶ backward ─▶ end_shard
     then once:        commit: add what is left ─▶ norm ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
 
 Sums are formed along the tree of `core.step.tree`, so the weights are those of `worker.step.tree`.
-There is no other worker to read them: the tensors of autograd are added in place, and the optimizer
-reads them. With one shard, nothing is added or copied. The host waits for the device once, a step
-later; see `finite_check`.
+The tensors of autograd are added in place. A lone worker's optimizer reads them: with one shard,
+nothing is added or copied. Several workers publish what each of them has added, and get the mean of
+all; see `collectives.device_sums`. The host waits for the update of a step once, a step later; see
+`finite_check`.
 
 A worker that is lost takes its sums along: its shards of that one step are computed again.
 """
@@ -23,66 +24,98 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.collectives.reduction import check_summed, check_weight
-from holdfast.collectives.slot import LOGGED, LOSS
+from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.device_sums import DeviceSums
+from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.gradient_sets import Gradients, GradientSet, multiply
+from holdfast.collectives.reduction import Reduced, check_summed, check_weight
+from holdfast.collectives.slot import LOGGED, LOSS, SlotLayout
+from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.worker.step.buffers import Buffers
-from holdfast.worker.step.commit import CommitVote, StepCommitted, StepOutcome
+from holdfast.worker.step.commit import (
+    CommitVote,
+    RequestFlags,
+    StepCommitted,
+    StepOutcome,
+    check_user_states,
+    requests_of,
+)
 from holdfast.worker.step.finite_check import begin_readback, clip, skips_by_itself, step_unless
 from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, is_finite, norm_on, not_finite
-from holdfast.worker.step.gradient_sets import GradientSet, multiply
 from holdfast.worker.step.shard_pass import ShardPass
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums
+from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
 
 
 class DeviceStepper:
-    """Computes steps on a lone worker; see `worker.step.stepper` for what its methods do.
-
-    Args:
-        context: Its slots hold no gradients.
-    """
+    """Computes steps on one worker; see `worker.step.stepper` for what its methods do."""
 
     def __init__(self, context: StepContext) -> None:
         self._replica = replica = context.replica
         worker = context.worker
         self._job = worker.job
-        self._rank = worker.group.rank
+        self._group = worker.group
         self._status = worker.status
-        self._intact = context.sections.intact
-        self._num_leaves = context.sections.num_leaves
-        self._num_sets = context.sections.num_slots
+        self._replicas = context.replicas
+        sections = context.sections
+        self._intact = sections.intact
+        self._num_leaves = sections.num_leaves
+        self._num_sets = sections.num_slots
         device = replica.flat.device
-        layout = context.sections.slot_layout
+        # All of a set but its gradients, which autograd allocates.
+        rest = SlotLayout({}, replica.model_buffers)
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
         self.on_gradients: Callable[[], object] | None = None
-        self.buffers = Buffers(replica, layout)
+        self.buffers = Buffers(replica, rest)
         self._names = list(context.trained)
         self._pass = ShardPass[CurrentShard](context, self.buffers, self._collect)
-        self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, layout, device))
+        self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, rest, device))
+        self._mean = GradientSet(rest, device)
         self._norm = norm_on(device, context.trained, replica.model_buffers)
+        begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
+        self._device_sums = DeviceSums(self._group, sections.reduction, device, sections.mapped)
+        self._reducer = TreeReducer(
+            self._group, sections.reduction, self._num_leaves, begin_reduce, self._device_sums
+        )
+        self._members = self._group.members
+        self._peer_tables: list[list[int]] = []
         self.restart()
 
     def restart(self) -> None:
         """Implements `Stepper.restart`; a commit begins the next step alike."""
         self._pass.begin_step()
+        self._peer_tables = []
         for each in self._sets.values():
             each.gradients = []
         self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
-        self.work_items = self._job.work_items(plan, 0)
+        self.work_items = self._job.work_items(plan, self._group.member_index)
 
     def resume(self, step: int) -> None:
-        """Implements `Stepper.resume`; what this worker has computed of the step stays usable."""
+        """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
+        if self._members != self._group.members:
+            self._members = self._group.members
+            self._reducer.assign_blocks()
+            if self._job.merges_shards or not self._sums.has_capacity:
+                self.restart()
+        # From here on every member knows which leaves are computed, by any member.
+        self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
 
     def next_work(self) -> Work | None:
         """Implements `Stepper.next_work`."""
-        items = (item for item in self.work_items if not self._sums.covers(item.leaf))
+        items = (item for item in self.work_items if not self._is_computed(item.leaf))
         return next((Work(item, is_check=False) for item in items), None)
+
+    def _is_computed(self, leaf: int) -> bool:
+        """True if some member has computed `leaf` in this step."""
+        node = tree.leaf(leaf, self._num_leaves)
+        peers = any(tree.covers(table, node) for table in self._peer_tables)
+        return peers or self._sums.covers(leaf)
 
     def begin_shard(self, work: Work, seed: int) -> None:
         """Implements `Stepper.begin_shard`."""
@@ -125,12 +158,47 @@ class DeviceStepper:
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
         """Implements `Stepper.commit`."""
         self._status.enter(Phase.REDUCE)
-        mean = self._mean(step)
+        stops = self._job.non_finite == "stop" and scale == 1
+        if len(self._group.members) == 1:
+            mean = self._own_mean(step)
+            self._status[Word.REDUCED_STEP] = step + 1
+            return self._apply(step, mean, vote.requests, (vote.times,), stops=stops)
+        table = self._device_sums.publish(self._sums.table, self._sets.__getitem__)
+        reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
+        # The gradient is summed, and nothing is changed yet: all members commit the step, or none.
+        check_user_states(self._group, reduced)
+        self._replicas.check(step, reduced.replica_digests)
+        # From here on the step is decided: an aborted worker completes it from the shares.
+        self._status[Word.REDUCED_STEP] = step + 1
+        if self._group.network is not None:  # every host can complete the step from now on
+            self._group.barrier(WorkerTag.COMMIT, step)
+        return self._apply_reduced(step, reduced, stops=stops)
+
+    def complete(self, step: int) -> StepCommitted:
+        """Implements `Stepper.complete`."""
+        # With scaled losses a member that stops does so before any commits.
+        stops = self._job.non_finite == "stop" and self._job.precision != "fp16"
+        return self._apply_reduced(step, self._reducer.reduced(), stops=stops)
+
+    def _apply_reduced(self, step: int, reduced: Reduced, *, stops: bool) -> StepCommitted:
+        self._mean.take(reduced, self._device_sums.root)
+        requests = requests_of(reduced.votes)
+        return self._apply(step, self._mean, requests, reduced.step_times, stops=stops)
+
+    def _apply(
+        self,
+        step: int,
+        mean: GradientSet,
+        requests: RequestFlags,
+        times: tuple[StepTimes, ...],
+        *,
+        stops: bool,
+    ) -> StepCommitted:
+        """Check, clip, update and commit."""
         norm, norms = self._norm(mean.gradients)
         stats = mean.rest.stats
         # Without a gradient the norm is a number on the host.
         wait = begin_readback(torch.cat([stats, norm.view(1).to(stats.device)]))
-        stops = self._job.non_finite == "stop" and scale == 1
         outcome = functools.partial(self._outcome, step, mean.names, norms, wait, stops=stops)
         gradients = [each for each in mean.gradients if each is not None]
         most = self._job.clip_norm
@@ -141,9 +209,8 @@ class DeviceStepper:
         elif most is not None and known is not None and most < known.norm < math.inf:
             multiply(gradients, most / (known.norm + 1e-6))
         self._status.enter(Phase.OPTIMIZER)
-        self._status[Word.REDUCED_STEP] = step + 1
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
-        self._intact.begin_change(self._rank)
+        self._intact.begin_change(self._group.rank)
         if known is None or not known.skipped:
             is_bad = ~(norm < MAX_FINITE_NORM)  # also if it is NaN
             self._update(mean, is_bad if known is None else None)
@@ -156,21 +223,17 @@ class DeviceStepper:
             step=step,
             outcome=outcome if known is None else lambda: known,
             is_settled=known is not None,
-            requests=vote.requests,
-            times=(vote.times,),
+            requests=requests,
+            times=times,
         )
 
-    def complete(self, step: int) -> StepCommitted:
-        """Never called: there is no other member that has committed a step."""
-        raise AssertionError(f"step {step + 1} cannot be completed by a lone worker")
-
-    def _mean(self, step: int) -> GradientSet:
-        """The mean of all shards; their sums are used up.
+    def _own_mean(self, step: int) -> GradientSet:
+        """The mean of all shards, which a lone worker has computed; their sums are used up.
 
         Raises:
             JobError: There is no gradient, or the weights do not add up to more than 0.
         """
-        term = tree.reduction({self._rank: self._sums.table}, self._num_leaves)
+        term = tree.reduction({self._group.rank: self._sums.table}, self._num_leaves)
         total = self._sum(check_summed(step, term))
         check_weight(step, total.weight)
         # By a tensor: a GPU multiplies by the rounded inverse of a number.
@@ -224,8 +287,12 @@ class DeviceStepper:
 
     def _update(self, mean: GradientSet, is_bad: torch.Tensor | None) -> None:
         """Step the optimizers and commit the buffers, unless `is_bad` is True on the device."""
+        gradients = mean.gradients
+        # User code may keep what it sees; the memory of a mean of several workers is used again.
+        if mean is self._mean and self.on_gradients is not None:
+            gradients = [None if each is None else each.clone() for each in gradients]
         # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
-        for parameter, gradient in zip(self._pass.parameters, mean.gradients, strict=True):
+        for parameter, gradient in zip(self._pass.parameters, gradients, strict=True):
             parameter.grad = gradient
         if self.on_gradients is not None:
             self.on_gradients()

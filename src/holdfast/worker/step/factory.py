@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from holdfast.job.train_job import TrainJob
@@ -30,12 +31,12 @@ class StepperFactory:
     build: Callable[[StepContext], Stepper]
 
 
-def stepper_factory(job: TrainJob, model: nn.Module) -> StepperFactory:
-    """The factory for a job that trains `model`."""
+def stepper_factory(job: TrainJob, model: nn.Module, device: torch.device) -> StepperFactory:
+    """The factory for a job that trains `model` on a device."""
     if job.sync == "ddp":
         wrapped = DdpModel(model)
-        build = functools.partial(DdpStepper, wrapped)
-        return StepperFactory(model=wrapped, reduces_in_slots=False, build=build)
-    if job.is_alone:
-        return StepperFactory(model=model, reduces_in_slots=False, build=DeviceStepper)
-    return StepperFactory(model=model, reduces_in_slots=True, build=TreeStepper)
+        build_ddp = functools.partial(DdpStepper, wrapped)
+        return StepperFactory(model=wrapped, reduces_in_slots=False, build=build_ddp)
+    exchange = job.exchange_on(gpu=device.type != "cpu")
+    build: Callable[[StepContext], Stepper] = TreeStepper if exchange == "arena" else DeviceStepper
+    return StepperFactory(model=model, reduces_in_slots=exchange != "alone", build=build)

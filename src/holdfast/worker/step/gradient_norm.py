@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 from holdfast.arena.tensors import as_real
+from holdfast.collectives.gradient_sets import Gradients
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.errors import NonFiniteError
-from holdfast.worker.step.shard_work import Gradients
 
 MAX_FINITE_NORM: Final = 2.0**64
 """The norm whose square overflows float32: PyTorch's own total norm would be infinite, and so would

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase, Word
+from holdfast.collectives.gradient_sets import Gradients
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.worker.devices import WeightCasts
@@ -24,7 +25,6 @@ from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
     CurrentShard,
-    Gradients,
     LossLeaves,
     add_logged,
     check_loss,

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.replica import Replica
+from holdfast.collectives.gradient_sets import Gradients
 from holdfast.collectives.slot import LOGGED, NUM_STATS
 from holdfast.core.step import tree
 from holdfast.errors import JobError
@@ -31,9 +32,6 @@ of a loss, at a microsecond a node."""
 
 _GRADIENT: Final = attrgetter("grad")
 _IS_SPARSE: Final = attrgetter("is_sparse")
-
-Gradients = list[torch.Tensor | None]
-"""Gradients by parameter; None where a parameter has none."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from torch import nn
 from holdfast.arena.memory import Phase, Word
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.gradient_sets import Gradients
 from holdfast.collectives.reduction import Reduced
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot
 from holdfast.core.step import tree
@@ -37,7 +38,7 @@ from holdfast.worker.step.commit import (
 from holdfast.worker.step.gradient_norm import is_finite, norm_of, norm_of_norms, not_finite
 from holdfast.worker.step.recheck import Recheck
 from holdfast.worker.step.shard_pass import ShardPass
-from holdfast.worker.step.shard_work import CurrentShard, Gradients, PartialSums
+from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
 
 

@@ -15,9 +15,12 @@ from typing import Any, Final
 
 import torch
 
-from holdfast.arena.tensors import as_real
-from holdfast.collectives.slot import LOGGED, LOSS, Slot, SlotLayout, check_names
-from holdfast.worker.step.shard_work import Gradients
+from holdfast.arena.tensors import as_real, write_names
+from holdfast.collectives.reduction import Reduced
+from holdfast.collectives.slot import LOGGED, LOSS, WEIGHT, Slot, SlotLayout, check_names
+
+Gradients = list[torch.Tensor | None]
+"""Gradients by parameter; None where a parameter has none."""
 
 _ADDRESS: Final = torch.Tensor.data_ptr
 _OFFSET: Final = torch.Tensor.storage_offset
@@ -78,6 +81,45 @@ class GradientSet:
         multiply(present, 1 / weight)
         for each in self.rest.sums:
             each.mul_(1 / weight)
+
+    def write_sums(self, slot: Slot) -> None:
+        """Write gradients and averaged buffers to a slot."""
+        slot.write_gradients(self.gradients)
+        first = len(slot.sums) - len(self.rest.sums)
+        for theirs, mine in zip(slot.sums[first:], self.rest.sums, strict=True):
+            theirs.copy_(mine, non_blocking=True)
+
+    def write_rest(self, slot: Slot) -> None:
+        """Write all else to a slot of the arena; waits for the device.
+
+        Raises:
+            JobError: The names of logged values are too long.
+        """
+        slot.stats.copy_(self.rest.stats)
+        slot.stats[WEIGHT] = self.weight
+        slot.write_used([*(each is not None for each in self.gradients), *self.rest.used.tolist()])
+        write_names(slot.names, self.names)
+        for theirs, mine in zip(slot.kept, self.rest.kept, strict=True):
+            theirs.copy_(mine)
+
+    def take(self, reduced: Reduced, root: Slot) -> None:
+        """Become the mean of all shards: gradients are those of the root, until it changes."""
+        used = reduced.used.tolist()
+        pairs = zip(root.gradients, used, strict=False)  # flags of buffers follow
+        # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
+        self.gradients = [gradient if was_used else None for gradient, was_used in pairs]
+        first = len(root.sums) - len(self.rest.sums)
+        for mine, theirs in zip(self.rest.sums, root.sums[first:], strict=True):
+            mine.copy_(theirs)
+        self.rest.used.copy_(reduced.used[len(root.gradients) :])
+        for mine, theirs in zip(self.rest.kept, reduced.kept, strict=True):
+            mine.copy_(theirs)
+        self.names = tuple(reduced.logged)
+        self.weight = 1.0
+        means = [0.0] * len(self.rest.stats)
+        means[LOSS] = reduced.loss
+        means[LOGGED : LOGGED + len(self.names)] = reduced.logged.values()
+        self.rest.stats.copy_(torch.tensor(means, dtype=torch.float64))
 
 
 def _in_own_memory(gradients: Gradients) -> Gradients:

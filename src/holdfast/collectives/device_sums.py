@@ -1,0 +1,255 @@
+"""Device sums: partial sums are added on the device of each worker, which reads those of others.
+
+    device   sets ─▶ publish ─┐        ┌─▶ add up the own share ─┐         ┌─▶ collect all shares
+    host                      └─ wait ─┤ PARTIALS                └─ wait ──┤ REDUCED
+
+Workers read each other in one of two ways, with the same bits:
+
+    mapped   from the memory of the other device, which each worker maps; only what does not fit
+             into the slots there goes through the arena
+    staged   through slots and root of the arena, where a device copies to and from
+
+A worker writes only to its own memory and to its own slots of the arena. It waits for its own
+device before it meets the others at a barrier, and no device waits for another one. So whoever is
+lost, the work of all others ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import torch
+
+from holdfast.arena.layout import ITEM_BYTES
+from holdfast.arena.mapped_memory import MappedMemory
+from holdfast.arena.tensors import DTYPES
+from holdfast.collectives.gradient_sets import GradientSet
+from holdfast.collectives.group import Group
+from holdfast.collectives.reduction import LocalSums, ReductionMemory, share
+from holdfast.collectives.slot import Slot, SlotLayout
+from holdfast.core.step import tree
+from holdfast.hardware.device_queue import DeviceQueue
+
+PIECE_BYTES: Final = 16 << 20
+"""What is added at a time: it bounds the memory for sums of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A range of a slot, bytes, whose elements have one dtype."""
+
+    dtype: torch.dtype
+    start: int
+    end: int
+
+
+class _Way(enum.Enum):
+    """Memory from which a worker gets the shares of others."""
+
+    LONE = enum.auto()  # its share is all of the mean
+    MAPPED = enum.auto()
+    STAGED = enum.auto()
+
+
+class DeviceSums:
+    """The share of one worker.
+
+    Args:
+        group: The workers.
+        memory: Memory in the arena that the workers of its host share.
+        device: Device that adds.
+        mapped: Memory of the devices that workers map; None if they do not.
+        queue: Work of the device; None for that of this thread.
+
+    Attributes:
+        root: The mean gradient, once it is collected, on the device.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        memory: ReductionMemory,
+        device: torch.device,
+        mapped: MappedMemory | None,
+        queue: DeviceQueue | None = None,
+    ) -> None:
+        self._group = group
+        self._rank = group.rank
+        self._layout = memory.layout
+        self._arena_slot = memory.partial_sum
+        self._arena_root = memory.root
+        self._device = device
+        self._mapped = mapped
+        self._queue = queue or DeviceQueue(device)
+        size_bytes = memory.layout.layout.size_bytes
+        self.root = Slot(torch.zeros(size_bytes, dtype=torch.uint8, device=device), memory.layout)
+        own = [] if mapped is None else mapped.slots
+        self._mapped_slots = [Slot(each, memory.layout) for each in own]
+        self._ranges: Mapping[int, list[_Range]] = {}
+        self._way = _Way.LONE
+
+    def assign(self, shares: Mapping[int, Sequence[int]]) -> None:
+        """Implements `Sums.assign`."""
+        # Noted here: a worker may collect shares of a generation when it has entered the next.
+        if self._group.network is not None:
+            self._way = _Way.STAGED  # sums of several hosts are in the arena of each
+        elif len(shares) == 1:
+            self._way = _Way.LONE
+        else:
+            self._way = _Way.STAGED if self._mapped is None else _Way.MAPPED
+        self._ranges = {rank: _merged(self._layout, own) for rank, own in shares.items()}
+
+    def publish(self, table: Sequence[int], sets: Callable[[int], GradientSet]) -> list[int]:
+        """Show the partial sums of this worker to the others; returns the slot of each node.
+
+        Args:
+            table: The set of each node; see `core.step.tree`.
+            sets: The sets by number.
+        """
+        held = {node: sets(number) for node, number in enumerate(table) if number >= 0}
+        slots = dict(zip(held, range(len(held)), strict=True))
+        for node, found in held.items():
+            self._queue.run(partial(found.write_sums, self._slot(slots[node])))
+        # The others read the slots as soon as this worker has arrived at the barrier.
+        self._queue.wait()
+        for node, found in held.items():
+            found.write_rest(self._arena_slot(self._rank, slots[node]))
+        return [slots.get(node, entry) for node, entry in enumerate(table)]
+
+    def _slot(self, number: int) -> Slot:
+        """An own slot: mapped by the others as far as there are any, else in the arena."""
+        if number < len(self._mapped_slots):
+            return self._mapped_slots[number]
+        return self._arena_slot(self._rank, number)
+
+    def add_up(self, term: tree.Term, weight: float) -> None:
+        """Implements `Sums.add_up`."""
+        self._queue.run(partial(self._add_up, term, weight))
+        # The others read the share as soon as this worker has arrived at the barrier.
+        self._queue.wait()
+
+    def _add_up(self, term: tree.Term, weight: float) -> None:
+        target = self._share()
+        at = 0
+        for piece in _pieces(self._ranges[self._rank]):
+            total = self._sum(term, piece)
+            # Where weights add up to 1, but for rounding, the sum is the mean.
+            if not math.isclose(weight, 1, rel_tol=1e-12):
+                total = total * (1 / weight)
+            size = piece.end - piece.start
+            target[at : at + size].copy_(total.view(torch.uint8), non_blocking=True)
+            at += size
+
+    def _share(self) -> torch.Tensor:
+        """Memory for this worker's share of the mean, from which the others read it."""
+        if self._way is _Way.LONE:
+            return self.root.memory
+        if self._way is _Way.MAPPED:
+            assert self._mapped is not None
+            return self._mapped.share
+        ranges = self._ranges[self._rank]
+        return self._arena_root.memory[ranges[0].start if ranges else 0 :]
+
+    def collect(self) -> None:
+        """Implements `Sums.collect`. The device does it before all that it is given later."""
+        self._queue.run(self._collect)
+
+    def _collect(self) -> None:
+        if self._way is _Way.STAGED:
+            end = self._layout.sums_bytes
+            self.root.memory[:end].copy_(self._arena_root.memory[:end], non_blocking=True)
+        for rank, ranges in self._ranges.items() if self._way is _Way.MAPPED else ():
+            target = self.root.memory[ranges[0].start : ranges[-1].end] if ranges else None
+            if target is not None:
+                self._read_share(rank, target)
+
+    def _read_share(self, rank: int, target: torch.Tensor) -> None:
+        assert self._mapped is not None
+        if rank == self._rank:
+            target.copy_(self._mapped.share[: len(target)])
+        else:
+            self._mapped.read_share(rank, target)
+
+    def of_terms(self, terms: Mapping[int, tree.Term | None], indices: Sequence[int]) -> LocalSums:
+        """Implements `Sums.of_terms`; all blocks are added at once."""
+        found: dict[tuple[int, int], torch.Tensor] = {}
+        self._queue.run(partial(self._add_terms, terms, indices, found))
+        self._queue.wait()
+        return lambda node, index: found[node, index]
+
+    def _add_terms(
+        self,
+        terms: Mapping[int, tree.Term | None],
+        indices: Sequence[int],
+        found: dict[tuple[int, int], torch.Tensor],
+    ) -> None:
+        for node, term in terms.items():
+            for index in indices if term is not None else ():
+                assert term is not None
+                total = self._sum(term, _block(self._layout, index))
+                found[node, index] = total.to("cpu", non_blocking=True)
+
+    def _sum(self, term: tree.Term, piece: _Range) -> torch.Tensor:
+        """The elements of a piece of a term, on the device; those of an own slot in place."""
+        if isinstance(term, tree.Add):
+            # Every addition of the tree has its left sibling first.
+            return self._sum(term.left, piece) + self._sum(term.right, piece)
+        is_own = term.rank == self._rank
+        if term.slot >= len(self._mapped_slots):
+            source = self._arena_slot(term.rank, term.slot).memory[piece.start : piece.end]
+            found = source.to(self._device, non_blocking=True)
+        elif is_own:
+            found = self._mapped_slots[term.slot].memory[piece.start : piece.end]
+        else:
+            assert self._mapped is not None, "a mapped slot of another worker"
+            size = piece.end - piece.start
+            found = torch.empty(size, dtype=torch.uint8, device=self._device)
+            self._mapped.read_slot(term.rank, term.slot, piece.start, found)
+        return found.view(piece.dtype)
+
+
+def _block(layout: SlotLayout, index: int) -> _Range:
+    """The range of a block."""
+    at, start, end = layout.blocks[index]
+    name, first, _, _ = layout.dtype_ranges[at]
+    size = ITEM_BYTES[name]
+    return _Range(DTYPES[name], first + size * start, first + size * end)
+
+
+def _merged(layout: SlotLayout, indices: Sequence[int]) -> list[_Range]:
+    """The ranges of some blocks, in order; neighbours of one dtype are one range."""
+    ranges: list[_Range] = []
+    for index in indices:
+        each = _block(layout, index)
+        if ranges and (ranges[-1].end, ranges[-1].dtype) == (each.start, each.dtype):
+            each = replace(each, start=ranges.pop().start)
+        ranges.append(each)
+    return ranges
+
+
+def _pieces(ranges: Sequence[_Range]) -> Iterator[_Range]:
+    """The ranges in pieces of up to PIECE_BYTES."""
+    for each in ranges:
+        for start in range(each.start, each.end, PIECE_BYTES):
+            yield replace(each, start=start, end=min(start + PIECE_BYTES, each.end))
+
+
+def largest_share(layout: SlotLayout, workers: int) -> int:
+    """The size of the largest share that one of up to so many workers of a host can have, bytes.
+
+    A lone worker's share is no part: nobody reads it.
+    """
+    blocks = [_block(layout, index) for index in range(len(layout.blocks))]
+    return max(
+        (
+            sum(each.end - each.start for each in blocks[own.start : own.stop])
+            for among in range(2, workers + 1)
+            for own in (share(len(blocks), place, among) for place in range(among))
+        ),
+        default=0,
+    )
