@@ -72,7 +72,7 @@ Order = Literal["own", "sequential", "generator", "weighted", "sampler"]
 Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
 FailurePolicy = Literal["replace", "shrink", "restart"]
-Exchange = Literal["auto", "alone", "arena"]
+Exchange = Literal["auto", "alone", "mapped", "staged", "arena"]
 
 _STRICT = ConfigDict(extra="forbid")
 

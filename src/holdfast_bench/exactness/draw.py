@@ -18,6 +18,7 @@ from holdfast_bench.exactness.case import (
     Data,
     DType,
     Evaluate,
+    Exchange,
     FailurePolicy,
     Implementation,
     Kill,
@@ -105,7 +106,16 @@ def draw(seed: int) -> Case:
         wanted = STOP_PROBABILITY if make is _stopped and _keeps(recipe) else share
         if chance.random() < wanted:
             made.append(_loaded(chance, recipe, make(chance, recipe)))
+    # Of numbers of its own: what else a seed draws stays as it was.
+    exchanges = random.Random(f"exchanges {seed}")
+    made = [replace(each, exchange=_exchange(exchanges, each)) for each in made]
     return Case(recipe=recipe, configurations=tuple(made))
+
+
+def _exchange(chance: random.Random, made: Configuration) -> Exchange:
+    """The way in which gradients are summed; a lone worker may keep its state on its device."""
+    others: list[Exchange] = ["mapped"] if made.workers == 1 else ["mapped", "mapped", "staged"]
+    return chance.choice([made.exchange] * len(others) + others)
 
 
 def is_possible(case: Case) -> bool:
