@@ -54,10 +54,21 @@ BETWEEN_STEPS = [
     ("holdfast.worker.membership.member:Member.finish", "after"),
     ("holdfast.worker.main:result_of", "after"),
 ]
+A_STEP_ON_DEVICES = [
+    ("holdfast.worker.step.device:DeviceStepper.end_shard", "after"),
+    ("holdfast.collectives.device_sums:DeviceSums.publish", "before"),
+    ("holdfast.collectives.device_sums:DeviceSums.publish", "after"),
+    ("holdfast.collectives.device_sums:DeviceSums.add_up", "before"),
+    ("holdfast.collectives.device_sums:DeviceSums.add_up", "after"),
+    ("holdfast.collectives.device_sums:DeviceSums.collect", "before"),
+    ("holdfast.collectives.device_sums:DeviceSums.collect", "after"),
+    ("holdfast.worker.step.device:DeviceStepper._update", "before"),
+    ("holdfast.worker.step.device:DeviceStepper._update", "after"),
+]
 OUTSIDE_AN_UPDATE = [
     ("holdfast.worker.step.device:DeviceStepper.begin_shard", "before"),
     ("holdfast.worker.step.device:DeviceStepper.end_shard", "after"),
-    ("holdfast.worker.step.device:DeviceStepper._mean", "after"),
+    ("holdfast.worker.step.device:DeviceStepper._own_mean", "after"),
     ("holdfast.worker.metrics:Metrics.step", "before"),
     ("holdfast.worker.metrics:Metrics.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),
@@ -137,11 +148,22 @@ def test_a_death_at_any_point_of_a_step_changes_nothing(inject, at, when, rank):
     assert inject({"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}) == [True]
 
 
+@pytest.mark.parametrize("rank", sampled([0, 1], 1))
+@pytest.mark.parametrize("exchange", ["mapped", "staged"])
+@pytest.mark.parametrize(("at", "when"), sampled(A_STEP_ON_DEVICES, 6))
+def test_a_death_within_an_exchange_of_devices_changes_nothing(inject, exchange, at, when, rank):
+    fault = {"at": at, "when": when, "rank": rank, "step": 2, "how": "kill"}
+    assert inject(fault, exchange=exchange, device="cpu") == [True]
+
+
+@pytest.mark.parametrize("exchange", ["alone", "mapped"])
 @pytest.mark.parametrize(("at", "when"), sampled(OUTSIDE_AN_UPDATE, 1))
-def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(inject, tmp_path, at, when):
+def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(
+    inject, tmp_path, exchange, at, when
+):
     step = 5 if "evaluate" in at else 8 if "Saver" in at else 6
     fault = {"at": at, "when": when, "rank": 0, "step": step, "how": "kill"}
-    assert inject(fault, workers=1) == [True]
+    assert inject(fault, workers=1, exchange=exchange, device="cpu") == [True]
     events = events_of(tmp_path / "run")
     _, second = (each for each in events if each["event"] == "generation-started")
     assert (second["from_checkpoint"], second["step"]) == (False, second["last_committed_step"])
