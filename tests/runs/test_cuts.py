@@ -190,10 +190,11 @@ def test_no_host_is_lost_while_all_cores_are_overloaded(begin):
     assert run.end() == run.alone()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_sixty_random_losses_change_no_weight(begin, seed):
+@pytest.mark.parametrize(("seed", "exchange"), [(0, "arena"), (1, "mapped")])
+def test_sixty_random_losses_change_no_weight(begin, seed, exchange):
     chance = random.Random(seed)
-    run = begin("batch=512", "epochs=800", "checkpoint.every_steps=20")
+    keys = ["batch=512", "epochs=800", "checkpoint.every_steps=20"]
+    run = begin(*keys, f"exchange={exchange}")
     for _ in range(60):
         run.lose(chance)
         run.await_progress(3)

@@ -119,13 +119,21 @@ def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
         assert result_of(tmp_path)["weights_sha256"] == alone("epochs=3")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize(
+    "on",
+    [
+        "device=cpu",
+        "device=cpu exchange=staged",
+        pytest.param("device=cpu exchange=mapped", marks=pytest.mark.soak),
+        pytest.param("device=cuda", marks=needs_gpu),
+    ],
+)
 def test_a_lost_host_is_continued_without_and_another_one_joins(
-    begin, command, alone, tmp_path, device
+    begin, command, alone, tmp_path, on
 ):
-    hurry, on = tmp_path / "hurry", f"device={device}"
-    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}", on]
-    first, (agent,), join = begin(2, "workers=4", job=job)
+    hurry = tmp_path / "hurry"
+    job = [f"{PACED}:main", "shards=4", "batch=20", f"params={{hurry: {hurry}}}"]
+    first, (agent,), join = begin(2, "workers=4", *on.split(), job=job)
     wait_until(lambda: steps(tmp_path) > 10)
     os.killpg(agent.pid, signal.SIGSTOP)  # the command; its agent and workers are killed
     (lost,) = events_of(tmp_path / "host-2", "agent-started")
@@ -137,7 +145,7 @@ def test_a_lost_host_is_continued_without_and_another_one_joins(
     wait_until(lambda: sizes(tmp_path) == [4, 2, 4])
     hurry.touch()
     assert first.wait(120) == 0
-    assert result_of(tmp_path)["weights_sha256"] == alone(job=job)
+    assert result_of(tmp_path)["weights_sha256"] == alone(on.split()[0], job=job)
     begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
     assert begun == sorted(begun), "no step was lost"
 
@@ -363,7 +371,7 @@ def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, mess
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize(("hosts", "exchange"), [(2, "arena"), (3, "arena"), (2, "mapped")])
 @pytest.mark.parametrize(
     "job",
     [
@@ -374,8 +382,10 @@ def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, mess
     ],
     ids=["mlp", "cnn", "gpt", "fp16"],
 )
-def test_models_have_the_weights_of_one_host_on_several(begin, alone, tmp_path, job, hosts):
+def test_models_have_the_weights_of_one_host_on_several(
+    begin, alone, tmp_path, job, hosts, exchange
+):
     job = [*job, "shards=6"]
-    first, agents, _ = begin(hosts, "workers=6", job=job)
+    first, agents, _ = begin(hosts, "workers=6", f"exchange={exchange}", job=job)
     assert [each.wait(200) for each in (first, *agents)] == [0] * hosts
     assert result_of(tmp_path)["weights_sha256"] == alone("workers=1", job=job)

@@ -141,8 +141,11 @@ class AgentLink:
                 return None
 
     def offer_memory(self, fd: int) -> None:
-        """Have the agent hold memory of this worker, and give it to the others of this host."""
+        """Have the agent hold memory of this worker, and give it to the others of this host. The
+        descriptor is closed here: processes that this one forks would hold the memory, too.
+        """
         self._channel.send(MemoryMessage(rank=self._status.rank), (fd,))
+        os.close(fd)
 
     def left_memory(self) -> int | None:
         """Descriptor of the memory that the worker before this one has left; None without any.
