@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from device_tasks import BAD_STEP
 
+from conftest import events_of
 from holdfast.errors import NonFiniteError
 from holdfast.rundir import json_lines
 
@@ -17,6 +18,7 @@ JOB = {
     "workers": 1,
     "epochs": 1,
     "clip_norm": 0.3,
+    "device": "cpu",
     "checkpoint": {"every_steps": 2},
 }
 
@@ -37,29 +39,48 @@ def test_a_built_in_task_gets_the_same_weights_and_metrics(train, tmp_path):
     assert lines_of(tmp_path / "alone") == lines_of(tmp_path / "arena") != []
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("reads_loss", [False, True])
-def test_a_bad_step_that_is_known_later_is_skipped(train, tmp_path, reads_loss):
-    ways = {"alone": True, "arena": False}
+def test_a_bad_step_that_is_known_later_is_skipped(train, tmp_path, reads_loss, workers):
+    keys = {**JOB, "workers": workers, "non_finite": "skip", "params": {"reads_loss": reads_loss}}
     found = [
-        train(
-            run_dir=tmp_path / each,
-            exchange=each,
-            params={"acts_as_gpu": as_gpu, "reads_loss": reads_loss},
-            non_finite="skip",
-            **JOB,
-        )
-        for each, as_gpu in ways.items()
+        train(run_dir=tmp_path / each, exchange=each, **keys)["weights_sha256"]
+        for each in ("mapped", "arena")
     ]
-    assert found[0]["weights_sha256"] == found[1]["weights_sha256"]
-    assert lines_of(tmp_path / "alone") == lines_of(tmp_path / "arena")
-    assert [line["skipped"] for line in lines_of(tmp_path / "alone")].index(True) == BAD_STEP
+    assert found[0] == found[1]
+    assert lines_of(tmp_path / "mapped") == lines_of(tmp_path / "arena")
+    assert [line["skipped"] for line in lines_of(tmp_path / "mapped")].index(True) == BAD_STEP
 
 
 def test_a_run_stops_at_a_bad_step_before_anything_builds_on_it(train, tmp_path):
     run_dir = tmp_path / "run"
-    params = {"acts_as_gpu": True, "reads_loss": False}
     with pytest.raises(NonFiniteError, match=rf"in step {BAD_STEP + 1} is not finite"):
-        train(run_dir=run_dir, exchange="alone", params=params, **JOB)
+        train(run_dir=run_dir, exchange="mapped", **JOB)
     assert [line["step"] for line in lines_of(run_dir)] == list(range(1, BAD_STEP + 1))
     names = sorted(each.name for each in (run_dir / "checkpoints").glob("step-*"))
     assert names[-1].endswith(f"{BAD_STEP}")
+
+
+@pytest.mark.parametrize("dies_at", [3, BAD_STEP + 1])
+def test_what_a_step_comes_to_outlives_a_worker_that_does_not_know_it(train, tmp_path, dies_at):
+    mark = tmp_path / "mark"
+    keys = {**JOB, "non_finite": "skip", "checkpoint": {"every_steps": 100}}
+    found = [
+        train(run_dir=tmp_path / each, exchange=each, params=params, **keys)["weights_sha256"]
+        for each, params in {
+            "mapped": {"dies_at": dies_at, "mark": str(mark)},
+            "arena": {},
+        }.items()
+    ]
+    assert mark.exists()
+    assert found[0] == found[1]
+    assert lines_of(tmp_path / "mapped") == lines_of(tmp_path / "arena")
+    _, second = events_of(tmp_path / "mapped", "generation-started")
+    assert (second["from_checkpoint"], second["step"]) == (False, dies_at)
+
+
+def test_a_replacement_stops_at_a_bad_step_that_no_worker_knew(train, tmp_path):
+    params = {"dies_at": BAD_STEP + 1, "mark": str(tmp_path / "mark")}
+    with pytest.raises(NonFiniteError, match=rf"gradient in step {BAD_STEP + 1} is not finite"):
+        train(run_dir=tmp_path / "run", exchange="mapped", params=params, **JOB)
+    assert events_of(tmp_path / "run", "generation-started")[-1]["step"] == BAD_STEP + 1

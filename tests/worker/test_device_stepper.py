@@ -76,7 +76,7 @@ def test_the_host_waits_for_nothing_in_a_steady_step(stepper, readback, model):
     with NoWait():
         committed = [finish(stepper, model, step) for step in (1, 2)]
     assert readback.waits <= 1  # in the first step
-    assert not any(each.is_settled for each in committed)
+    assert all(each.pending for each in committed)
     assert all(math.isfinite(each.outcome().loss) for each in committed)
 
 
@@ -92,7 +92,7 @@ def test_a_bad_step_changes_nothing_and_is_known_later(stepper, model, replica, 
     finish(stepper, model, 0)
     before = replica.flat.clone()
     committed = finish(stepper, model, 1, factor=math.inf)
-    assert not committed.is_settled
+    assert committed.pending
     assert torch.equal(replica.flat, before)
     if "non_finite" in keys:
         assert committed.outcome().skipped
@@ -112,7 +112,7 @@ def test_a_bad_step_changes_nothing_and_is_known_later(stepper, model, replica, 
 def test_the_first_step_of_a_momentum_is_decided_on_the_host(stepper, model, replica):
     before = replica.flat.clone()
     committed = finish(stepper, model, 0, factor=math.nan)
-    assert committed.is_settled
+    assert committed.pending is None
     assert committed.outcome().skipped
     assert torch.equal(replica.flat, before)
 
@@ -124,7 +124,7 @@ def test_a_hook_on_gradients_sees_no_bad_ones(stepper, model, factor):
     finish(stepper, model, 0)
     seen = []
     stepper.on_gradients = lambda: seen.append(float(model[0].weight.grad.norm()))
-    assert finish(stepper, model, 1, factor).is_settled
+    assert finish(stepper, model, 1, factor).pending is None
     assert len(seen) == (factor == 1)
 
 
@@ -184,5 +184,5 @@ def test_a_hook_of_an_optimizer_is_not_called_in_a_bad_step(stepper, model, repl
 def test_a_momentum_that_user_code_clears_is_made_anew(stepper, model, replica):
     finish(stepper, model, 0)
     replica.optimizers[0].state.clear()
-    assert finish(stepper, model, 1, factor=math.nan).is_settled
+    assert finish(stepper, model, 1, factor=math.nan).pending is None
     assert not replica.optimizers[0].state

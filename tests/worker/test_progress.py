@@ -6,8 +6,12 @@ import pytest
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.worker.progress import Evaluations, Progress
-from holdfast.worker.step.commit import RequestFlags
+from holdfast.worker.step.commit import RequestFlags, StepOutcome
 from holdfast.worker.user_state.user_values import UserValues
+
+
+def outcome(loss):
+    return StepOutcome(loss=loss, logged={}, norm=1.0, skipped=False)
 
 
 @pytest.fixture
@@ -17,7 +21,7 @@ def progress():
     found.user = UserValues(state={"count": 6})
     found.user.commit({"groups": [{"lr": 0.1}]})
     found.advance(RequestFlags.SAVE)
-    found.settle(0.25, {"step": 7}, skipped=False)
+    found.settle({"step": 7}, outcome(0.25))
     return found
 
 
@@ -46,7 +50,7 @@ def test_a_commit_begins_new_followups(progress):
     progress.evaluations.best = Best(value=0.3, step=7)
     progress.evaluations.results, progress.followup.pending = [{"loss": 0.3}], False
     progress.advance(RequestFlags.STOP | RequestFlags.SAVE)
-    progress.settle(0.2, {"step": 8}, skipped=False)
+    progress.settle({"step": 8}, outcome(0.2))
     assert (progress.step, progress.loss) == (8, 0.2)
     assert progress.followup.pending
     assert (progress.followup.stops, progress.followup.saves) == (True, True)

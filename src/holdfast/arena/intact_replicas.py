@@ -14,12 +14,12 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.mapped_memory import LeftReplica, MappedMemory
+from holdfast.arena.mapped_memory import NUM_OUTCOMES, LeftReplica, MappedMemory
 from holdfast.arena.memory import Arena, Word
 
 PROGRESS_BYTES: Final = 1 << 20
 """The longest progress that is left. Memory that is never written costs nothing."""
-NUM_PROGRESSES: Final = 4
+NUM_PROGRESSES: Final = NUM_OUTCOMES
 """How many a worker keeps: it is at most a step ahead of its device, which is a change or two."""
 _PREFIX: Final = 8
 """Bytes of the length before it."""
@@ -74,6 +74,13 @@ class IntactReplicas:
             arena[rank, Word.OLDEST_LEFT] = change
         arena[rank, Word.LEFT_PROGRESS] = change if is_left else 0
         self._mapped.end_change(step)
+
+    def leave_outcome(self, values: torch.Tensor) -> None:
+        """Leave what the step comes to that changes the replica, float64[n] on the device, if it is
+        marked there.
+        """
+        if self._mapped is not None:
+            self._mapped.leave_outcome(values)
 
     def is_intact(self, rank: int, step: int) -> bool:
         """True if the replica of `rank` is complete in the arena, and that of `step`."""

@@ -24,6 +24,11 @@ _ENDED: Final = 1
 _STEP: Final = 2
 _WORDS: Final = 3
 """Words of the header: changes of the replica that have begun, and ended; steps committed in it."""
+_OUTCOMES_AT: Final = 256
+NUM_OUTCOMES: Final = 4
+OUTCOME: Final = 32
+"""Values of what a step comes to, float64, that a change may leave in the header; of so many
+changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class MappedMemory:
         memory = self._own.bytes
         assert memory.data_ptr() % ALIGNMENT == 0
         self._marks = memory[: 8 * _WORDS].view(torch.int64)
+        self._outcomes = _outcomes(memory)
         self.replica = memory[PAGE : PAGE + layout.replica_bytes]
         self.share = memory[layout.share_at :][: layout.share_bytes]
         self.slots = [
@@ -117,6 +123,12 @@ class MappedMemory:
         self._marks[_STEP] = step
         self._marks[_ENDED] = self.changes
         self._is_changing = False
+
+    def leave_outcome(self, values: torch.Tensor) -> None:
+        """Leave what a step comes to, float64[up to OUTCOME] on the device, with the change that
+        has begun.
+        """
+        self._outcomes[self.changes % NUM_OUTCOMES, : len(values)].copy_(values)
 
     def open(self, rank: int, fd: int) -> None:
         """Map the memory of another worker of this host, in place of that of the worker before.
@@ -157,11 +169,24 @@ class MappedMemory:
         begun, ended, step = marks.view(torch.int64).tolist()
         return LeftReplica(ended, step) if begun == ended > 0 else None
 
+    def outcome_left_by(self, rank: int, change: int) -> list[float]:
+        """The values that `leave_outcome` has left with a change, float64[OUTCOME]."""
+        header = torch.empty(PAGE, dtype=torch.uint8, device=self._device)
+        self._peers[rank].read(0, header)
+        values: list[float] = _outcomes(header)[change % NUM_OUTCOMES].tolist()
+        return values
+
     def take_over(self, rank: int, left: LeftReplica) -> bool:
         """Copy a replica that was left; returns False if it has changed since `left_by`."""
         self.read_replica(rank, self.replica)
         # A device that still works for the lost worker marks the replica before it writes to it.
         return self.left_by(rank) == left
+
+
+def _outcomes(header: torch.Tensor) -> torch.Tensor:
+    size = 8 * NUM_OUTCOMES * OUTCOME
+    memory = header[_OUTCOMES_AT : _OUTCOMES_AT + size]
+    return memory.view(torch.float64).view(NUM_OUTCOMES, OUTCOME)
 
 
 def _paged(size_bytes: int) -> int:

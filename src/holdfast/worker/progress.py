@@ -22,7 +22,8 @@ from typing import Any, Final, Self
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.core.step.loss_scale import LossScale
-from holdfast.worker.step.commit import RequestFlags
+from holdfast.rundir import json_lines
+from holdfast.worker.step.commit import RequestFlags, StepOutcome
 from holdfast.worker.user_state.user_values import UserValues, values_of
 
 NOT_SAVED: Final = -1
@@ -126,6 +127,8 @@ class Progress:
         deferred: True if a checkpoint is due since an earlier step.
         costs: Cost of a shard and of the rest of a step on each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
+        pending: What is known of the newest step if its outcome is not: `outcome`, a
+            `PendingOutcome`, and `record`, the rest of its metrics line; else None.
         evaluations, followup, user: Parts with an owner of their own; see the classes.
     """
 
@@ -138,6 +141,7 @@ class Progress:
     deferred: bool = False
     costs: list[tuple[int, float, float]] = field(default_factory=list)
     loss_scale: LossScale | None = None
+    pending: dict[str, Any] | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
     followup: Followup = field(default_factory=Followup)
     user: UserValues = field(default_factory=UserValues)
@@ -153,12 +157,22 @@ class Progress:
         self.evaluations.begin_step()
         self.followup = Followup(pending=True, requests=requests)
 
-    def settle(self, loss: float | None, record: dict[str, Any], *, skipped: bool) -> None:
-        """Note what the newest step has come to: it counts, or was skipped."""
+    def settle(self, record: dict[str, Any], outcome: StepOutcome) -> None:
+        """Note what the newest step has come to, also in its metrics line."""
         if self.loss_scale is not None:
-            self.loss_scale = self.loss_scale.after(is_finite=not skipped)
-        self.loss = loss
+            record["scale"] = self.scale
+            self.loss_scale = self.loss_scale.after(is_finite=not outcome.skipped)
+        logged = {name: json_lines.number(value) for name, value in outcome.logged.items()}
+        record |= {
+            "loss": json_lines.number(outcome.loss),
+            "norm": json_lines.number(outcome.norm),
+            "logged": logged,
+        }
+        if outcome.skipped:
+            record["skipped"] = True
+        self.loss = record["loss"]
         self.record = record
+        self.pending = None
 
     @property
     def work_done(self) -> int:

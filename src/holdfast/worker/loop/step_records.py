@@ -10,10 +10,9 @@ step counts, or as soon as something depends on it:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.rundir import json_lines
 from holdfast.worker.membership.member import Member
 from holdfast.worker.step.commit import StepCommitted
 
@@ -66,8 +65,10 @@ class StepRecords:
         # One before that is still here was interrupted in its hooks: it has no line.
         self._open = _Open(committed=committed, record=record, workers=workers)
         self._progress.advance(committed.requests)
-        if committed.is_settled:
+        if committed.pending is None:
             self.settle()
+        else:
+            self._progress.pending = {"record": record, "outcome": asdict(committed.pending)}
 
     def settle(self) -> None:
         """Note what the newest step has come to; waits for the device.
@@ -79,17 +80,7 @@ class StepRecords:
         if step is None or step.is_settled:
             return
         outcome = step.committed.outcome()
-        progress = self._progress
-        if progress.loss_scale is not None:
-            step.record["scale"] = progress.scale
-        step.record |= {
-            "loss": json_lines.number(outcome.loss),
-            "norm": json_lines.number(outcome.norm),
-            "logged": {name: json_lines.number(value) for name, value in outcome.logged.items()},
-        }
-        if outcome.skipped:
-            step.record["skipped"] = True
-        progress.settle(step.record["loss"], step.record, skipped=outcome.skipped)
+        self._progress.settle(step.record, outcome)
         self._status.loss = outcome.loss
         step.is_settled = True
         self._write()

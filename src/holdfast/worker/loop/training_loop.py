@@ -417,8 +417,9 @@ class TrainingLoop:
         self._records.begin(
             committed, record, partial(self._breakdown.row, committed.times, counts)
         )
-        # A worker that takes this rank would continue from all that is known here.
-        if self._state.outlives_worker:
+        # A worker that takes this rank would continue from what is known here, and what a device
+        # leaves.
+        if self._state.outlives_worker and not self._state.leaves_outcomes:
             self._records.settle()
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
             self._breakdown.observe(self._progress.step, committed.times, counts)

@@ -28,6 +28,7 @@ from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
+from holdfast.collectives.slot import NUM_STATS
 from holdfast.collectives.tcp import Buffers
 from holdfast.errors import JobError, NoStateError, ReplicaError
 from holdfast.hardware.device_queue import DeviceQueue
@@ -36,6 +37,7 @@ from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
 from holdfast.worker.shared_sections import Sections
+from holdfast.worker.step.commit import PendingOutcome
 
 _PREFIX: Final = 8
 """Bytes of a header before its JSON: `Progress.work_done`."""
@@ -222,18 +224,25 @@ class StateTransfer:
 
         Raises:
             SelfEviction: Its device still changes what it has left.
+            NonFiniteError: The gradient of its last step is not finite, and the run is to stop.
         """
         rank = self._group.rank
         intact = self._sections.intact
+        mapped = self._sections.mapped
         change = 0
-        if self._sections.mapped is not None:
-            change = self._copy_left(self._sections.mapped, rank)
+        if mapped is not None:
+            change = self._copy_left(mapped, rank)
         else:
             assert intact.is_intact(rank, step), "a rank continues from a replica that is not whole"
         left = json.loads(intact.progress(rank, change))
         # The tensors are in place; only the objects around them are new in this process.
         self._replica.restored(frozenset(left["uninitialized"]))
-        return Progress.from_donor(left["progress"])
+        progress = Progress.from_donor(left["progress"])
+        if progress.pending is not None and mapped is not None:
+            values = mapped.outcome_left_by(rank, change)[: NUM_STATS + 1]
+            outcome = PendingOutcome.from_json(progress.pending["outcome"]).read(values, dict)
+            progress.settle(progress.pending["record"], outcome)
+        return progress
 
     def _copy_left(self, mapped: MappedMemory, rank: int) -> int:
         """Copy the replica that was left on a device; returns the change that has completed it."""

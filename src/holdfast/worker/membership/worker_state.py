@@ -137,6 +137,11 @@ class WorkerState:
         has_memory = self._sections.mapped is not None or self._sections.holds(self._replica.flat)
         return has_memory and len(self._group.members) == 1
 
+    @property
+    def leaves_outcomes(self) -> bool:
+        """True if what a step comes to is left with it, if the host does not know it yet."""
+        return self._sections.mapped is not None
+
     def _publish_intact(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica in memory that is lost with its worker.

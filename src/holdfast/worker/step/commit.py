@@ -8,16 +8,17 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 from holdfast.arena.memory import Word
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import Reduced
+from holdfast.collectives.slot import LOGGED, LOSS
 from holdfast.core.balance.times import StepTimes
-from holdfast.worker.step.gradient_norm import is_finite
+from holdfast.worker.step.gradient_norm import is_finite, not_finite
 
 
 class RequestFlags(enum.IntFlag):
@@ -100,6 +101,44 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOutcome:
+    """Outcome of a step that a device decides on, and that the host does not know yet.
+
+    Attributes:
+        step: Steps committed before it.
+        names: Names of the logged values.
+        stops: True if the run is to stop if the gradient is not finite.
+    """
+
+    step: int
+    names: tuple[str, ...]
+    stops: bool
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `dataclasses.asdict`, after a way through JSON."""
+        return cls(step=values["step"], names=tuple(values["names"]), stops=values["stops"])
+
+    def read(
+        self, values: Sequence[float], norms: Callable[[], Mapping[str, float]]
+    ) -> StepOutcome:
+        """The outcome.
+
+        Args:
+            values: Means as in `Slot.stats`, then the norm; from the device.
+            norms: Gives the norm of the gradient of each parameter, as far as these are known.
+
+        Raises:
+            NonFiniteError: The gradient is not finite, and the run is to stop.
+        """
+        *means, norm = values
+        if self.stops and not is_finite(norm):
+            raise not_finite(self.step, norms())
+        logged = dict(zip(self.names, means[LOGGED:], strict=False))
+        return StepOutcome(loss=means[LOSS], logged=logged, norm=norm, skipped=not is_finite(norm))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCommitted:
     """A step that counts.
 
@@ -107,14 +146,14 @@ class StepCommitted:
         step: Steps committed before it.
         outcome: Gives what it has come to. It waits for the device that computes the step, and
             raises a NonFiniteError if the run is to stop there.
-        is_settled: True if that needs no wait.
+        pending: What is known of the outcome if it needs a wait; else None.
         requests: Requests to the run that some worker has seen.
         times: Times that each member has measured.
     """
 
     step: int
     outcome: Callable[[], StepOutcome]
-    is_settled: bool
+    pending: PendingOutcome | None = None
     requests: RequestFlags
     times: tuple[StepTimes, ...]
 
@@ -135,7 +174,6 @@ def commit_step(status: WorkerStatus, step: int, reduced: Reduced, norm: float) 
     return StepCommitted(
         step=step,
         outcome=lambda: outcome,
-        is_settled=True,
         requests=requests_of(reduced.votes),
         times=reduced.step_times,
     )

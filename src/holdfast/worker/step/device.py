@@ -29,13 +29,14 @@ from holdfast.collectives.device_sums import DeviceSums
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.gradient_sets import Gradients, GradientSet, multiply
 from holdfast.collectives.reduction import Reduced, check_summed, check_weight
-from holdfast.collectives.slot import LOGGED, LOSS, SlotLayout
+from holdfast.collectives.slot import SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
+    PendingOutcome,
     RequestFlags,
     StepCommitted,
     StepOutcome,
@@ -43,7 +44,7 @@ from holdfast.worker.step.commit import (
     requests_of,
 )
 from holdfast.worker.step.finite_check import begin_readback, clip, skips_by_itself, step_unless
-from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, is_finite, norm_on, not_finite
+from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, norm_on
 from holdfast.worker.step.shard_pass import ShardPass
 from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
@@ -178,12 +179,18 @@ class DeviceStepper:
         """Implements `Stepper.complete`."""
         # With scaled losses a member that stops does so before any commits.
         stops = self._job.non_finite == "stop" and self._job.precision != "fp16"
-        return self._apply_reduced(step, self._reducer.reduced(), stops=stops)
+        # Others get the state of this worker next, so it has to know what the step comes to.
+        return self._apply_reduced(step, self._reducer.reduced(), stops=stops, is_completed=True)
 
-    def _apply_reduced(self, step: int, reduced: Reduced, *, stops: bool) -> StepCommitted:
+    def _apply_reduced(
+        self, step: int, reduced: Reduced, *, stops: bool, is_completed: bool = False
+    ) -> StepCommitted:
         self._mean.take(reduced, self._device_sums.root)
         requests = requests_of(reduced.votes)
-        return self._apply(step, self._mean, requests, reduced.step_times, stops=stops)
+        times = reduced.step_times
+        return self._apply(
+            step, self._mean, requests, times, stops=stops, is_completed=is_completed
+        )
 
     def _apply(
         self,
@@ -193,17 +200,23 @@ class DeviceStepper:
         times: tuple[StepTimes, ...],
         *,
         stops: bool,
+        is_completed: bool = False,
     ) -> StepCommitted:
         """Check, clip, update and commit."""
         norm, norms = self._norm(mean.gradients)
         stats = mean.rest.stats
         # Without a gradient the norm is a number on the host.
-        wait = begin_readback(torch.cat([stats, norm.view(1).to(stats.device)]))
-        outcome = functools.partial(self._outcome, step, mean.names, norms, wait, stops=stops)
+        values = torch.cat([stats, norm.view(1).to(stats.device)])
+        wait = begin_readback(values)
+        pending = PendingOutcome(step=step, names=mean.names, stops=stops)
+
+        def outcome() -> StepOutcome:
+            return pending.read(wait(), lambda: dict(zip(self._names, norms(), strict=True)))
+
         gradients = [each for each in mean.gradients if each is not None]
         most = self._job.clip_norm
         # Either the device decides, or the host knows before anything changes.
-        known = None if self._defers(gradients) else outcome()
+        known = outcome() if is_completed or not self._defers(gradients) else None
         if most is not None and known is None:
             clip(gradients, norm, most)
         elif most is not None and known is not None and most < known.norm < math.inf:
@@ -211,6 +224,8 @@ class DeviceStepper:
         self._status.enter(Phase.OPTIMIZER)
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._intact.begin_change(self._group.rank)
+        if known is None:
+            self._intact.leave_outcome(values)
         if known is None or not known.skipped:
             is_bad = ~(norm < MAX_FINITE_NORM)  # also if it is NaN
             self._update(mean, is_bad if known is None else None)
@@ -222,7 +237,7 @@ class DeviceStepper:
         return StepCommitted(
             step=step,
             outcome=outcome if known is None else lambda: known,
-            is_settled=known is not None,
+            pending=pending if known is None else None,
             requests=requests,
             times=times,
         )
@@ -250,28 +265,6 @@ class DeviceStepper:
         left = self._sum(term.left)
         left.add(self._sum(term.right))
         return left
-
-    def _outcome(
-        self,
-        step: int,
-        names: Sequence[str],
-        norms: Callable[[], list[float]],
-        wait: Callable[[], list[float]],
-        *,
-        stops: bool,
-    ) -> StepOutcome:
-        """The outcome of a step, once the device has it.
-
-        Raises:
-            NonFiniteError: The gradient is not finite, and `stops`.
-        """
-        *means, total = wait()
-        if stops and not is_finite(total):
-            raise not_finite(step, dict(zip(self._names, norms(), strict=True)))
-        logged = dict(zip(names, means[LOGGED:], strict=False))
-        return StepOutcome(
-            loss=means[LOSS], logged=logged, norm=total, skipped=not is_finite(total)
-        )
 
     def _defers(self, gradients: Sequence[torch.Tensor]) -> bool:
         """True if the device alone can decide on a step with these gradients."""

@@ -91,13 +91,14 @@ def not_finite(
 
     Args:
         step: Steps committed before it.
-        norms: Their norms by parameter.
+        norms: Their norms by parameter; empty if they are not known.
         advice: Known cause, or a place to look for it.
     """
     # Every norm may be finite although that of all together is not: then the largest one is named.
     odd = [name for name, norm in norms.items() if not is_finite(norm)]
-    names = ", ".join(odd[:3] or [max(norms, key=norms.__getitem__)])
+    largest = [max(norms, key=norms.__getitem__)] if norms else []
+    of = f" of {', '.join(odd[:3] or largest)}" if norms else ""
     return NonFiniteError(
-        f"the gradient of {names} in step {step + 1} is not finite; {advice}, lower optimizer.lr, "
+        f"the gradient{of} in step {step + 1} is not finite; {advice}, lower optimizer.lr, "
         "set clip_norm, or skip such steps with non_finite=skip"
     )
