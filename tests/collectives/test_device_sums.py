@@ -194,7 +194,10 @@ def train(counts, way, num_slots=1, empty=(), queue=LateQueue):
     for rank in range(world_size):
         group = Group(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(world_size)))
-        mapped = MappedMemory(CPU, layout) if way == "mapped" else None
+        mapped = None
+        if way == "mapped":
+            mapped = MappedMemory(CPU, layout)
+            mapped.is_readable = True
         workers.append(Worker(group, memory, num_leaves, mapped, queue(rank)))
     for worker, other in itertools.permutations(workers, 2) if way == "mapped" else ():
         worker.mapped.open(other.group.rank, os.dup(other.mapped.fd))

@@ -9,13 +9,37 @@ from sample_tasks import Points
 from torch import nn, optim
 
 from faults import is_first
+from holdfast.arena.device_memory import MemfdPeer
+from holdfast.job.train_job import TrainJob
 
 BAD_STEP = 4
+
+
+def break_maps(how):
+    """Have this worker fail to map the memory of others, or read something else there."""
+    read = MemfdPeer.read
+
+    def fail(*_):
+        raise OSError("no peer access")
+
+    def misread(self, start, target):
+        read(self, start, target)
+        if len(target):
+            target[-1] ^= 1
+
+    if how == "open":
+        MemfdPeer.__init__ = fail
+    else:
+        MemfdPeer.read = misread
 
 
 def main(session):
     """Trains for seven steps. The worker kills itself once when it begins step `params.dies_at`."""
     params = session.job.params
+    if params.get("cannot_map") == session._member.group.rank:
+        break_maps(params["how"])
+    if params.get("acts_as_gpu"):
+        TrainJob.exchange_on = lambda *_, gpu: "mapped"
     model, _ = session.attach(
         lambda: nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)),
         lambda p: optim.SGD(p, lr=0.1, momentum=0.9, fused=True),

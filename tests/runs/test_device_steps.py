@@ -6,7 +6,7 @@ import pytest
 from device_tasks import BAD_STEP
 
 from conftest import events_of
-from holdfast.errors import NonFiniteError
+from holdfast.errors import JobError, NonFiniteError
 from holdfast.rundir import json_lines
 
 pytestmark = pytest.mark.slow
@@ -84,3 +84,27 @@ def test_a_replacement_stops_at_a_bad_step_that_no_worker_knew(train, tmp_path):
     with pytest.raises(NonFiniteError, match=rf"gradient in step {BAD_STEP + 1} is not finite"):
         train(run_dir=tmp_path / "run", exchange="mapped", params=params, **JOB)
     assert events_of(tmp_path / "run", "generation-started")[-1]["step"] == BAD_STEP + 1
+
+
+REASONS = {
+    "open": "the memory of rank 0 cannot be mapped: no peer access",
+    "read": "what is read from rank 0 differs from what it has written",
+}
+
+
+@pytest.mark.parametrize("how", REASONS)
+def test_workers_that_cannot_map_each_other_copy_through_the_hosts_memory(train, tmp_path, how):
+    broken = {"cannot_map": 1, "how": how, "acts_as_gpu": True}
+    keys = {**JOB, "workers": 2, "non_finite": "skip"}
+    found = train(run_dir=tmp_path / "run", params=broken, **keys)["weights_sha256"]
+    assert found == train(exchange="arena", params={}, **keys)["weights_sha256"]
+    (event,) = events_of(tmp_path / "run", "memory-not-mapped")
+    assert (event["rank"], event["reason"]) == (1, REASONS[how])
+
+
+@pytest.mark.parametrize("how", REASONS)
+def test_a_job_that_must_map_memory_ends_where_that_is_not_possible(train, how):
+    broken = {"cannot_map": 1, "how": how}
+    said = f"exchange=mapped does not work here: {REASONS[how]}; set exchange=staged"
+    with pytest.raises(JobError, match=f"{said}|rank 1 cannot map or read"):
+        train(exchange="mapped", params=broken, **{**JOB, "workers": 2})

@@ -87,6 +87,7 @@ class MappedMemory:
         replica, share: Own memory, uint8[size] on the device.
         slots: The same for each slot.
         changes: Changes of the replica that have begun.
+        is_readable: True if all workers of the host can read each other's.
 
     Raises:
         OSError: The device has too little memory, or none that can be shared.
@@ -109,6 +110,7 @@ class MappedMemory:
         ]
         self._peers: dict[int, PeerMemory] = {}
         self.changes = 0
+        self.is_readable = False
         self._is_changing = False
 
     def begin_change(self) -> None:

@@ -38,6 +38,7 @@ class WorkerTag(BarrierTag):
     SAVED = 27, "saving the checkpoint of step {step}"
     PLAN = 28, "planning step {next}"
     RECEIVED = 29, "receiving the state of step {step}"
+    MAPPED = 30, "mapping the memory of other workers"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

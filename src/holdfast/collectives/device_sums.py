@@ -89,19 +89,22 @@ class DeviceSums:
         size_bytes = memory.layout.layout.size_bytes
         self.root = Slot(torch.zeros(size_bytes, dtype=torch.uint8, device=device), memory.layout)
         own = [] if mapped is None else mapped.slots
-        self._mapped_slots = [Slot(each, memory.layout) for each in own]
+        self._own_slots = [Slot(each, memory.layout) for each in own]
+        self._num_mapped = 0
         self._ranges: Mapping[int, list[_Range]] = {}
         self._way = _Way.LONE
 
     def assign(self, shares: Mapping[int, Sequence[int]]) -> None:
         """Implements `Sums.assign`."""
+        is_readable = self._mapped is not None and self._mapped.is_readable
+        self._num_mapped = len(self._own_slots) if is_readable else 0
         # Noted here: a worker may collect shares of a generation when it has entered the next.
         if self._group.network is not None:
             self._way = _Way.STAGED  # sums of several hosts are in the arena of each
         elif len(shares) == 1:
             self._way = _Way.LONE
         else:
-            self._way = _Way.STAGED if self._mapped is None else _Way.MAPPED
+            self._way = _Way.MAPPED if is_readable else _Way.STAGED
         self._ranges = {rank: _merged(self._layout, own) for rank, own in shares.items()}
 
     def publish(self, table: Sequence[int], sets: Callable[[int], GradientSet]) -> list[int]:
@@ -123,8 +126,8 @@ class DeviceSums:
 
     def _slot(self, number: int) -> Slot:
         """An own slot: mapped by the others as far as there are any, else in the arena."""
-        if number < len(self._mapped_slots):
-            return self._mapped_slots[number]
+        if number < self._num_mapped:
+            return self._own_slots[number]
         return self._arena_slot(self._rank, number)
 
     def add_up(self, term: tree.Term, weight: float) -> None:
@@ -199,12 +202,11 @@ class DeviceSums:
         if isinstance(term, tree.Add):
             # Every addition of the tree has its left sibling first.
             return self._sum(term.left, piece) + self._sum(term.right, piece)
-        is_own = term.rank == self._rank
-        if term.slot >= len(self._mapped_slots):
+        if term.slot >= self._num_mapped:
             source = self._arena_slot(term.rank, term.slot).memory[piece.start : piece.end]
             found = source.to(self._device, non_blocking=True)
-        elif is_own:
-            found = self._mapped_slots[term.slot].memory[piece.start : piece.end]
+        elif term.rank == self._rank:
+            found = self._own_slots[term.slot].memory[piece.start : piece.end]
         else:
             assert self._mapped is not None, "a mapped slot of another worker"
             size = piece.end - piece.start

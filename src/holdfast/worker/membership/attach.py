@@ -63,7 +63,9 @@ class AttachedModels:
         module: The model that is trained, or a module whose attributes are the named models.
         optimizers: Optimizers of the models, in the order of their attachment.
         registered: Objects that user code registers, by name.
+        device: The argument.
         bases: Frozen tensors that the models use.
+        why_not_mapped: Reason for which the device has no memory that others can map; else empty.
         replica, sections: The memory, once the members have met; None before.
     """
 
@@ -73,7 +75,7 @@ class AttachedModels:
         self._job = context.job
         self._group = context.group
         self._arena = arena
-        self._device = device
+        self.device = device
         self.sections: Sections | None = None
         self.replica: Replica | None = None
         self.registered: dict[str, object] = {}
@@ -82,6 +84,8 @@ class AttachedModels:
         self._is_named = False
         self.module = nn.Module()
         self.optimizers: list[Optimizer] = []
+        self.why_not_mapped = ""
+        self._partials = 0
         self._initial: list[InitialWeights] = []
 
     def base(
@@ -134,7 +138,7 @@ class AttachedModels:
         if self.bases.digests and self._job.init_from is not None:
             raise JobError("init_from would write to frozen weights of session.base; remove it")
         # On a GPU this moves the model, so it comes before the optimizer, which holds its tensors.
-        self.bases.adopt(built, name, self._device)
+        self.bases.adopt(built, name, self.device)
         self._initial.append(InitialWeights(self._job.init_from, built, name))
         built_optimizer = optimizer(
             built if _takes_model(optimizer) else [p for p in built.parameters() if p.requires_grad]
@@ -173,7 +177,7 @@ class AttachedModels:
     @cached_property
     def steppers(self) -> StepperFactory:
         """Builds the stepper, and has the model as user code calls it."""
-        return stepper_factory(self._job, self.module, self._device)
+        return stepper_factory(self._job, self.module, self.device)
 
     def register(self, name: str, registered: object) -> None:
         """Make `registered` part of the run's state.
@@ -198,16 +202,18 @@ class AttachedModels:
         for initial in self._initial:
             initial.begin(run_dir)
 
+    @property
+    def maps_memory(self) -> bool:
+        """True if workers map the memory of each other's devices, where that is possible."""
+        return self._job.exchange_on(gpu=self._is_on_gpu) == "mapped"
+
     @cached_property
     def mapped(self) -> MappedMemory | None:
         """Memory of the device that other workers map, and that outlives this one; None where
         there is none. It is allocated when it is first asked for.
-
-        Raises:
-            JobError: There is too little.
         """
-        exchange = self._job.exchange_on(gpu=self._is_on_gpu)
-        if exchange != "mapped" and not (exchange == "alone" and self._is_on_gpu):
+        is_alone = self._job.exchange_on(gpu=self._is_on_gpu) == "alone"
+        if not (self.maps_memory or (is_alone and self._is_on_gpu)):
             return None
         slots = SlotLayout(self.trained.parameters(), self.trained.model_buffers())
         workers = self._job.workers
@@ -219,10 +225,9 @@ class AttachedModels:
             num_slots=self._job.num_published if is_shared else 0,
         )
         try:
-            return MappedMemory(self._device, layout)
+            return MappedMemory(self.device, layout)
         except OSError as error:
-            if self._job.exchange != "auto":
-                raise JobError(f"exchange=mapped: {error}; set exchange=staged") from None
+            self.why_not_mapped = str(error)
             return None
 
     def allocate(self, items: list[WorkItem], resume: ResumeMessage) -> tuple[Replica, Sections]:
@@ -251,7 +256,7 @@ class AttachedModels:
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
         if not self._job.merges_shards:
-            check_alike(group, numerics_of(self._job.numerics, self._job.model, self._device))
+            check_alike(group, numerics_of(self._job.numerics, self._job.model, self.device))
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             saving = self._job.checkpoint
@@ -283,6 +288,15 @@ class AttachedModels:
         if self.replica is None:
             self.replica = self._moved_in(self.sections, items, empty=bool(resume.donors))
         return self.replica, self.sections
+
+    def stage(self) -> None:
+        """Prepare the slots of this worker in the arena, because its device cannot be read."""
+        if self.sections is not None and self._partials:
+            on_gpu = self._is_on_gpu
+            self.sections.prepare(
+                self._group.rank, self._partials, on_gpu=on_gpu, has_replica=False
+            )
+            self._partials = 0
 
     @cached_property
     def trained(self) -> Trained:
@@ -321,24 +335,23 @@ class AttachedModels:
 
     @property
     def _is_on_gpu(self) -> bool:
-        return self._device.type != "cpu"
+        return self.device.type != "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank = self._group.rank
         size_bytes = self._layout.size_bytes
         exchange = self._job.exchange_on(gpu=self._is_on_gpu)
         has_replica = not self._is_on_gpu and exchange in ("alone", "arena")
-        # Slots are written where sums are not read from devices.
-        partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
-        if self.mapped is not None:
-            partials = 0
+        self._partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
+        # Where devices are read, nothing is written to the slots but what does not fit there.
+        partials = self._partials if self.mapped is None else 0
         sections.prepare(rank, partials, on_gpu=self._is_on_gpu, has_replica=has_replica)
         if self.mapped is not None:
             flat = self.mapped.replica
         elif has_replica:
             flat = sections.replica(rank, size_bytes)
         else:
-            flat = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+            flat = torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
         replica = Replica(self.trained, self._layout, flat, empty=empty)
         if self._job.compile:
             for each in self.module.children() if self._is_named else [self.module]:

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.arena.intact_replicas import has_progress
-from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag, describe
@@ -40,6 +38,7 @@ from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.enter_group import enter_group
+from holdfast.worker.membership.mapped_peers import MappedPeers
 from holdfast.worker.membership.standby import StandbyMember
 from holdfast.worker.membership.state_transfer import StateTransfer
 from holdfast.worker.membership.worker_state import WorkerState
@@ -133,7 +132,7 @@ class Member:
         self.models: AttachedModels | None = None
         self._joined: JoinedParts | None = None
         self._has_state = False
-        self._is_shared = False
+        self._peers: MappedPeers | None = None
         self._on_commit: Callable[[StepCommitted], None] | None = None
 
     @property
@@ -149,9 +148,9 @@ class Member:
                 "session.state and session.step"
             )
         if self.models is None:
-            self.models = AttachedModels(
-                self.context, self._arena, self.device, Path(self._spec.run_dir) / BASES
-            )
+            run_dir = Path(self._spec.run_dir)
+            self.models = AttachedModels(self.context, self._arena, self.device, run_dir / BASES)
+            self._peers = MappedPeers(self.models, self.context, self._arena, run_dir)
         return self.models
 
     @property
@@ -199,9 +198,8 @@ class Member:
             # others.
             if self._joined is not None and self._joined.state.replicas.in_doubt:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
-            if self.models is not None and self.models.mapped is not None and not self._is_shared:
-                self._share_memory(self.models.mapped)
-                self._is_shared = True
+            if self._peers is not None:
+                self._peers.share()
             # The agent decides from these reports who has a state, and from which step all resume.
             committed = self.progress.step if self._has_state else None
             resume = self._agent.await_resume_until(self.standby.probe_at, committed)
@@ -219,26 +217,6 @@ class Member:
             with contextlib.suppress(Aborted):
                 self._enter(resume)
                 return True
-
-    def _share_memory(self, mapped: MappedMemory) -> None:
-        """Let others map the memory of this worker's device, and find the state that the worker
-        before it has left on it.
-        """
-        rank = self.group.rank
-        if (fd := self._agent.left_memory()) is not None:
-            mapped.open(rank, fd)
-            left = mapped.left_by(rank)
-            if left is not None and has_progress(self._arena, rank, left):
-                self._agent.note_left(left.step)
-        self._agent.offer_memory(mapped.fd)
-
-    def _map_peers(self, mapped: MappedMemory) -> None:
-        """Read what the members of this generation map, and no longer what lost ones have left."""
-        for rank in range(self._arena.world_size):
-            if rank != self.group.rank:
-                mapped.forget(rank)
-        for rank, fd in self._agent.take_memory().items():
-            mapped.open(rank, fd)
 
     def begin_loop(self, on_commit: Callable[[StepCommitted], None]) -> None:
         """Note that the loop over shards begins.
@@ -294,15 +272,13 @@ class Member:
         transfer = StateTransfer(self.group, sections, replica)
         if resume.donors and keeps_state:
             self._reach(resume.step, transfer)
-        if sections.mapped is not None:
-            self._map_peers(sections.mapped)
+        assert self._peers is not None, "models without peers"
+        self._peers.open(resume.step)
         if resume.donors:
             self._transfer(resume, transfer, keeps_state=keeps_state)
         else:
             self._restore(resume, replica, sections)
-        if sections.mapped is not None:
-            sections.mapped.forget(self.group.rank)  # left by the worker before this one
-            self._agent.note_left(None)
+        self._peers.forget_left()
         is_first_here = self.group.rank == self.group.local[0]
         self.metrics.set_writing(self.progress, writes=is_first_here)
         # The first generation of this process: user code has the model, and now it has its state,

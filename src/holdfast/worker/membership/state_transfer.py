@@ -59,8 +59,14 @@ class StateTransfer:
         # Others read a replica where it is, if they can. Else it is staged in the arena for as long
         # as they need it.
         self._in_arena = sections.holds(replica.flat)
-        self._mapped = sections.mapped if group.network is None else None
         self._queue = DeviceQueue(replica.flat.device)
+
+    @property
+    def _mapped(self) -> MappedMemory | None:
+        """Memory through which the workers of a host read each other's replicas, if they can."""
+        mapped = self._sections.mapped
+        is_read = mapped is not None and mapped.is_readable and self._group.network is None
+        return mapped if is_read else None
 
     def transfer(self, resume: ResumeMessage, progress: Progress, metrics: Metrics) -> None:
         """Send this worker's state to joining workers, or receive it.

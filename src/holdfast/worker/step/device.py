@@ -99,9 +99,9 @@ class DeviceStepper:
 
     def resume(self, step: int) -> None:
         """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
+        self._reducer.assign_blocks()
         if self._members != self._group.members:
             self._members = self._group.members
-            self._reducer.assign_blocks()
             if self._job.merges_shards or not self._sums.has_capacity:
                 self.restart()
         # From here on every member knows which leaves are computed, by any member.
