@@ -13,6 +13,7 @@ from holdfast.arena.mapped_memory import MappedLayout, MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.collectives import device_sums
 from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.collectives.device_sums import DeviceSums, largest_share
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.gradient_sets import GradientSet
@@ -22,7 +23,6 @@ from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
-from holdfast.hardware.device_queue import DeviceQueue
 
 CPU = torch.device("cpu")
 PARAMETERS = {

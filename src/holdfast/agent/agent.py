@@ -268,7 +268,7 @@ class Agent:
         message = _resume_message(action, self._machine.members, self._key, found)
         standbys = self._machine.standbys
         self._worker_log.standbys_change(workers, standbys, action.start.step)
-        # What a worker has left is dropped once the run goes on without it.
+        # What a worker has left is dropped once the run continues without it.
         self._memory.keep([worker.rank for worker in workers])
         for worker in workers:
             for rank, fd in self._memory.of_others(worker.rank).items():

@@ -1,7 +1,7 @@
 """Device memory of workers, as their agent holds it: descriptors, which it does not use.
 
 The memory of a worker exists as long as its descriptor is open somewhere. So it outlives a worker
-that is lost, until another worker has taken its rank or the run goes on without it.
+that is lost, until another worker has taken its rank or the run continues without it.
 """
 
 from __future__ import annotations

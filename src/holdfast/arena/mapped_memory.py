@@ -5,7 +5,7 @@
 The others only read; a worker writes only to its own. The memory outlives its worker, so another
 one can continue from the replica: its header says which state is whole. A GPU executes later than
 it is asked to, and perhaps after its process was killed, so marks and replica are written in the
-same order. Whoever takes over copies the replica between two looks at the header.
+same order. A worker that takes over copies the replica between two looks at the header.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Workers read each other in one of two ways, with the same bits:
     staged   through slots and root of the arena, where a device copies to and from
 
 A worker writes only to its own memory and to its own slots of the arena. It waits for its own
-device before it meets the others at a barrier, and no device waits for another one. So whoever is
-lost, the work of all others ends.
+device before it meets the others at a barrier, and no device waits for another one. So the work of
+each ends, even if another worker is lost.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import torch
 from holdfast.arena.layout import ITEM_BYTES
 from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.tensors import DTYPES
+from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.collectives.gradient_sets import GradientSet
 from holdfast.collectives.group import Group
 from holdfast.collectives.reduction import LocalSums, ReductionMemory, share
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
-from holdfast.hardware.device_queue import DeviceQueue
 
 PIECE_BYTES: Final = 16 << 20
 """What is added at a time: it bounds the memory for sums of others."""
@@ -244,7 +244,7 @@ def _pieces(ranges: Sequence[_Range]) -> Iterator[_Range]:
 def largest_share(layout: SlotLayout, workers: int) -> int:
     """The size of the largest share that one of up to so many workers of a host can have, bytes.
 
-    A lone worker's share is no part: nobody reads it.
+    The share of a lone worker does not count: no other one reads it.
     """
     blocks = [_block(layout, index) for index in range(len(layout.blocks))]
     return max(

@@ -122,7 +122,8 @@ class Sections:
         ranges = [own_part, self._slots[rank, :partials]]
         for memory in [*ranges, self._replicas[rank]] if has_replica else ranges:
             populate(memory.data_ptr(), memory.numel())
-        for memory in [self._root, self._slots[rank, :partials]] if on_gpu else []:
+        # A GPU also reads the slots of others.
+        for memory in [self._root, *self._slots[:, :partials]] if on_gpu and partials else []:
             lock_pages(memory)
 
     def drop_private_writes(self) -> None:

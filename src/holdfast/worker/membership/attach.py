@@ -276,7 +276,7 @@ class AttachedModels:
             replica_bytes = 0 if self._is_on_gpu else size_bytes
             check_memory(
                 self.sections,
-                self._job.num_partials,
+                self._job.num_partials if self.mapped is None else 0,
                 self._job.workers,
                 replica_bytes,
                 self.bases.size_bytes,

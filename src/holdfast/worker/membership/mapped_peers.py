@@ -20,8 +20,8 @@ import torch
 from holdfast.arena.intact_replicas import has_progress
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.errors import JobError
-from holdfast.hardware.device_queue import DeviceQueue
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 from holdfast.worker.context import WorkerContext
@@ -93,7 +93,7 @@ class MappedPeers:
         group.local_barrier(WorkerTag.MAPPED, step)
         problem = self._open_all()
         answers = group.local_barrier(WorkerTag.MAPPED, step, int(bool(problem)))
-        # All have what they read, or nobody reads.
+        # All have what they read, or none reads.
         if not any(answers):
             problem = self._probe(step)
             answers = group.local_barrier(WorkerTag.MAPPED, step, int(bool(problem)))

@@ -26,12 +26,12 @@ from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica
 from holdfast.arena.tensors import copy_past_cache
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.collectives.slot import NUM_STATS
 from holdfast.collectives.tcp import Buffers
 from holdfast.errors import JobError, NoStateError, ReplicaError
-from holdfast.hardware.device_queue import DeviceQueue
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.metrics import Metrics
