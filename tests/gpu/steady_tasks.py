@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.step.gradient_norm import norm_of_norms
 from holdfast_bench.gpu.loads import LOADS, Repeated
 
@@ -33,11 +32,10 @@ def steady_steps(device):
 
 def act_as_on_a_gpu(session):
     """Have a worker on a CPU do all that it does on a GPU: there a norm needs no number on the
-    host, and what a step comes to is known later, because the state is lost with the worker.
+    host.
     """
     session._member.join_once()
     session._member.joined.stepper._norm = norm_of_norms
-    WorkerState.outlives_worker = False
 
 
 def main(session):

@@ -5,7 +5,7 @@ import json
 import pytest
 from checked_device import DEVICE, ON_GPU, on_cpu
 
-from conftest import TASKS, events_of, killing
+from conftest import TASKS, events_of, killing, metrics_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -21,6 +21,7 @@ FAULTY = {
 UPDATE = "holdfast.arena.replica:Replica.step_optimizers"
 BETWEEN = "holdfast.worker.metrics:Metrics.step"
 REDUCED = "holdfast.collectives.exact:TreeReducer.reduced"
+SHARES = "holdfast.collectives.device_sums:DeviceSums.add_up"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,7 @@ REDUCED = "holdfast.collectives.exact:TreeReducer.reduced"
             (1, BETWEEN, "before"),
             (2, UPDATE, "after"),
             (2, REDUCED, "before"),
+            (2, SHARES, "before"),
         ],
         1,
     ),
@@ -46,6 +48,20 @@ def test_a_worker_that_dies_within_a_step_changes_no_weight(
     assert mark.exists(), "the worker was not killed"
     whole = reference(**FAULTY, workers=workers, params={"faults": []})
     assert result["weights_sha256"] == whole
+
+
+@pytest.mark.skipif(not ON_GPU, reason="tests/runs does so on a CPU, but for the time")
+def test_an_only_worker_that_dies_outside_an_update_loses_no_step(train, tmp_path, record_property):
+    fault = {"at": BETWEEN, "when": "before", "rank": 0, "step": 3, "how": "kill"}
+    faults = [{**fault, "mark": str(tmp_path / "mark")}]
+    run_dir = tmp_path / "run"
+    train(run_dir=run_dir, workers=1, exchange="mapped", params={"faults": faults}, **FAULTY)
+    _, second = events_of(run_dir, "generation-started")
+    assert (second["from_checkpoint"], second["step"]) == (False, second["last_committed_step"])
+    (exited,) = [e for e in events_of(run_dir, "worker-exited") if e["unexpected"]]
+    lines = [line for line in metrics_of(run_dir) if line["step"] == second["step"] + 1]
+    record_property("next_step_s", lines[0]["time_unix_s"] - exited["time_unix_s"])
+    assert lines[0]["time_unix_s"] < exited["time_unix_s"] + 5
 
 
 @pytest.mark.skipif(not ON_GPU, reason="tests/runs does so on a CPU")

@@ -14,8 +14,14 @@ IMMEDIATE = {"non_finite": "recompute"}
 
 def ways(shards):
     """Ways to compute the steps of a job of some shards: numbers of workers, and other keys."""
-    alone = [(1, {"exchange": each}) for each in ("auto", "alone", "arena")]
-    return [*alone, (1, IMMEDIATE), *([(2, {})] if shards > 1 else [])]
+    alone = [(1, {"exchange": each}) for each in ("auto", "alone", "mapped", "arena")]
+    several = [
+        (workers, {"exchange": each})
+        for workers in ((2, 3) if ON_GPU else (2,))
+        for each in ("auto", "mapped", "staged", "arena")
+    ]
+    uneven = (2, {"exchange": "auto", "shards_per_worker": (1, shards - 1)})
+    return [*alone, (1, IMMEDIATE), *([*several, uneven] if shards > 2 else [])]
 
 
 @pytest.mark.parametrize(
