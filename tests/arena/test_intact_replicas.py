@@ -5,13 +5,13 @@ import os
 import pytest
 import torch
 
+from holdfast.arena.device.mapped import MappedLayout, MappedMemory
 from holdfast.arena.intact_replicas import (
     NUM_PROGRESSES,
     PROGRESS_BYTES,
     IntactReplicas,
     has_progress,
 )
-from holdfast.arena.mapped_memory import MappedLayout, MappedMemory
 from holdfast.arena.memory import Arena
 
 

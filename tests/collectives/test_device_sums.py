@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from holdfast.arena.mapped_memory import MappedLayout, MappedMemory
+from holdfast.arena.device.mapped import MappedLayout, MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.collectives import device_sums
 from holdfast.collectives.barrier_tags import describe

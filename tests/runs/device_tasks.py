@@ -9,7 +9,7 @@ from sample_tasks import Points
 from torch import nn, optim
 
 from faults import is_first
-from holdfast.arena.device_memory import MemfdPeer
+from holdfast.arena.device.memory import MemfdPeer
 from holdfast.job.train_job import TrainJob
 
 BAD_STEP = 4

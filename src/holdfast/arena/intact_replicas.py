@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from holdfast.arena.mapped_memory import NUM_OUTCOMES, LeftReplica, MappedMemory
+from holdfast.arena.device.mapped import NUM_OUTCOMES, LeftReplica, MappedMemory
 from holdfast.arena.memory import Arena, Word
 
 PROGRESS_BYTES: Final = 1 << 20

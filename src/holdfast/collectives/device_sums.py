@@ -25,8 +25,8 @@ from typing import Final
 
 import torch
 
+from holdfast.arena.device.mapped import MappedMemory
 from holdfast.arena.layout import ITEM_BYTES
-from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.tensors import DTYPES
 from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.collectives.gradient_sets import GradientSet

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from holdfast.arena.device.mapped import MappedMemory
 from holdfast.arena.intact_replicas import NUM_PROGRESSES, PROGRESS_BYTES, IntactReplicas
 from holdfast.arena.layout import Field, Layout
-from holdfast.arena.mapped_memory import MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.staging import NUM_BUFFERS, Staging

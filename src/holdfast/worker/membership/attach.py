@@ -15,8 +15,8 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from holdfast.arena.base_cache import Build
+from holdfast.arena.device.mapped import MappedLayout, MappedMemory
 from holdfast.arena.layout import Layout
-from holdfast.arena.mapped_memory import MappedLayout, MappedMemory
 from holdfast.arena.memory import Arena
 from holdfast.arena.nested_optimizers import parameters_of
 from holdfast.arena.replica import Replica, Trained, replica_layout

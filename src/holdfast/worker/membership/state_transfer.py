@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from holdfast.arena.mapped_memory import MappedMemory
+from holdfast.arena.device.mapped import MappedMemory
 from holdfast.arena.memory import MAILBOX_BYTES
 from holdfast.arena.pages import give_back
 from holdfast.arena.replica import Replica

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from holdfast.arena.device_memory import OwnMemory, PeerMemory, allocate, open_peer
+from holdfast.arena.device.memory import OwnMemory, PeerMemory, allocate, open_peer
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.pages import PAGE
 

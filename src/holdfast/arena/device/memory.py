@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from holdfast.arena.device.cuda import CudaMemory, CudaPeer
 from holdfast.arena.pages import map_file
 
 
@@ -62,13 +63,12 @@ class MemfdPeer:
     """Memory of another process for tensors on the CPU.
 
     Args:
-        fd: Its descriptor, which is closed.
+        fd: Its descriptor; the caller closes it.
         size_bytes: Its size.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self._bytes = torch.frombuffer(map_file(fd, size_bytes, 0), dtype=torch.uint8)
-        os.close(fd)
 
     def read(self, start: int, target: torch.Tensor) -> None:
         """Implements `PeerMemory.read`."""
@@ -85,8 +85,7 @@ def allocate(device: torch.device, size_bytes: int) -> OwnMemory:
     Raises:
         OSError: There is not enough, or none that other processes can map.
     """
-    assert device.type == "cpu", "CUDA follows"
-    return MemfdMemory(size_bytes)
+    return MemfdMemory(size_bytes) if device.type == "cpu" else CudaMemory(device, size_bytes)
 
 
 def open_peer(device: torch.device, fd: int, size_bytes: int) -> PeerMemory:
@@ -100,5 +99,9 @@ def open_peer(device: torch.device, fd: int, size_bytes: int) -> PeerMemory:
     Raises:
         OSError: It cannot be mapped.
     """
-    assert device.type == "cpu", "CUDA follows"
-    return MemfdPeer(fd, size_bytes)
+    try:
+        if device.type == "cpu":
+            return MemfdPeer(fd, size_bytes)
+        return CudaPeer(device, fd, size_bytes)
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Memory on the devices of workers: readable by others, and outliving its worker."""
