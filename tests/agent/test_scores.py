@@ -26,8 +26,10 @@ def scores(run):
     return [run.worker_spec(rank, rank).score for rank in range(4)]
 
 
-def test_ranks_have_the_devices_that_they_choose(tmp_path):
-    assert scores(context(tmp_path, devices=CARDS)) == [12.7, 9.1, 3.0, 12.7]
+def test_workers_have_the_devices_that_they_choose(tmp_path):
+    run = context(tmp_path, devices=CARDS)
+    assert scores(run) == [12.7, 9.1, 3.0, 12.7]
+    assert run.worker_spec(rank=3, slot=1).score == 9.1, "of a host whose first rank is 2"
     assert scores(context(tmp_path)) == [0.0, 0.0, 0.0, 0.0]
 
 

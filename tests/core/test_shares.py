@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement.shares import Claim, Needs, Supply, divide, first_free, shortages
+from holdfast.core.placement.shares import Claim, Needs, Slots, Supply, divide, shortages
 
 GIB = 1 << 30
 
@@ -98,7 +98,10 @@ def test_a_shortage_names_those_that_have_it():
     ]
 
 
-def test_the_lowest_free_slot_is_used_again():
-    assert first_free([]) == 0
-    assert first_free([0, 2]) == 1
-    assert first_free([1, 0]) == 2
+def test_a_rank_keeps_its_slot_and_a_new_one_gets_the_lowest_free():
+    slots = Slots()
+    assert [slots.choose(rank, range(number)) for number, rank in enumerate([4, 5, 6])] == [0, 1, 2]
+    assert slots.choose(5, [2]) == 1, "0 is free, too, and that of rank 4"
+    assert slots.choose(4, [1, 2]) == 0
+    assert slots.choose(7, [0, 2]) == 1
+    assert slots.choose(5, [0, 1]) == 2, "its slot was given away"

@@ -97,7 +97,9 @@ def restore(hosts, job=JOB, listed=None):
         near, far = pair()
         group = Group(Arena(arena.fd), rank, 20, describe)
         group.enter(1, tuple(range(len(hosts))))
-        launch = WorkerSpec(job=job, rank=rank, run_dir=str(hosts[rank].parent), attempt="0a")
+        launch = WorkerSpec(
+            job=job, rank=rank, slot=rank, run_dir=str(hosts[rank].parent), attempt="0a"
+        )
         names_here = listed or checkpoints.store_in(hosts[rank]).committed()
         replica = replica_of()
         try:

@@ -33,7 +33,7 @@ from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
 from holdfast.core.membership import by_host
-from holdfast.core.placement.shares import first_free
+from holdfast.core.placement.shares import Slots
 from holdfast.core.protocol import Failure
 from holdfast.errors import ProtocolError
 from holdfast.job.script_job import ScriptJob
@@ -102,6 +102,7 @@ class Agent:
     ) -> None:
         self._run = run
         self._forks = forks
+        self._slots = Slots()
         self._arena = arena
         self._log = log
         self._link = link
@@ -237,7 +238,7 @@ class Agent:
             self._run.tunnel.end(abort.generation)
 
     def _fork(self, rank: int, number: int) -> None:
-        slot = first_free([each.slot for each in self._workers.values()])
+        slot = self._slots.choose(rank, [each.slot for each in self._workers.values()])
         left = self._memory.of(rank)
         worker = fork_worker(self._forks, self._run, self._arena.fd, rank, number, slot, left)
         self._workers[number] = worker

@@ -65,21 +65,22 @@ class RunContext:
         return WorkerSpec(
             job=self.job,
             rank=rank,
+            slot=slot,
             run_dir=str(self.directory.resolve()),
             attempt=self.attempt,
             interface=self.interface,
             credentials=self.credentials,
             tunnel=self.tunnel.address if self.tunnel else "",
             share=self.shares[slot] if self.shares else None,
-            score=self._score(rank, slot),
+            score=self._score(slot),
         )
 
-    def _score(self, rank: int, slot: int) -> float:
-        """The score of the device that a worker chooses (`worker.compute.choose_device`)."""
+    def _score(self, slot: int) -> float:
+        """The score of the device that a worker chooses (`worker.devices.choose_device`)."""
         if not self.devices or not isinstance(self.job, TrainJob):
             return 0.0
-        number = rank
+        number = slot
         own = self.shares[slot].gpus if self.shares else ()
-        if own and own[rank % len(own)] in self.gpus:
-            number = self.gpus.index(own[rank % len(own)])
+        if own and own[0] in self.gpus:
+            number = self.gpus.index(own[0])
         return self.devices[number % len(self.devices)].score_in(self.job.precision)

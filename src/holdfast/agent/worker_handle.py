@@ -29,7 +29,7 @@ class WorkerHandle:
 
     Attributes:
         number: The process number in the agent's state machine.
-        slot: Number of the host's share that it uses.
+        slot: Its number among the workers of its host, which decides its share and its GPU.
         stacks: The file for its stacks.
         report: Its report of the exception that ended it.
         after_failure: True if another worker has failed since it was resumed.

@@ -38,6 +38,7 @@ class WorkerSpec(Strict):
     Attributes:
         job: The job.
         rank: The worker's rank among `job.workers`.
+        slot: Its number among the workers of its host, from 0, which no other one has meanwhile.
         run_dir: The run's directory.
         attempt: The id of this start of the run, hexadecimal, never used before.
         interface: The address on which it accepts workers of other hosts; empty if there are none.
@@ -52,6 +53,7 @@ class WorkerSpec(Strict):
     kind: Literal["worker"] = "worker"
     job: Job
     rank: int
+    slot: int
     run_dir: str
     attempt: str
     interface: str = ""

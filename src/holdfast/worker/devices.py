@@ -5,9 +5,10 @@ Nothing here is called before a worker is forked, because nothing with CUDA may 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from holdfast.data.dataset import Batch
 from holdfast.data.loading.loaded import Loaded
 from holdfast.errors import DataError, JobError
+from holdfast.linux.supply import VISIBLE
 
 MAX_SHAPES: Final = 512
 """For how many shapes of a batch a model is compiled. PyTorch's own limit is 8; further shapes run
@@ -33,28 +35,45 @@ _PLAIN: Final = (torch.Tensor, str, int, float)
 _LOW_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose_device(wanted: str, rank: int) -> torch.device:
-    """The device of `rank`: GPUs are assigned round-robin.
+def device_of(wanted: str, slot: int) -> torch.device:
+    """The device of a worker: the GPUs that it sees are assigned round-robin on each host.
 
     Args:
         wanted: `auto`, `cpu` or `cuda`.
-        rank: The worker.
+        slot: The worker's number among those of its host.
+    """
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", slot % torch.cuda.device_count())
+
+
+def choose_device(wanted: str, slot: int) -> torch.device:
+    """The device of a worker, which CUDA uses from now on; see `device_of`.
 
     Raises:
         JobError: `cuda` is wanted and there is no GPU.
     """
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise JobError(
-            f"device=cuda, but torch {torch.__version__} finds no GPU on this host; "
-            "set device=cpu, or install the driver and a build of torch for it"
-        )
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    device = device_of(wanted, slot)
+    if device.type == "cpu":
+        if wanted == "cuda":
+            raise JobError(_no_gpu(os.environ))
+        return device
     torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = False  # it would choose kernels by their speed
     torch.backends.cudnn.deterministic = True
     return device
+
+
+def _no_gpu(environment: Mapping[str, str]) -> str:
+    names = environment.get(VISIBLE)
+    if names is None:
+        remedy = "set device=cpu, or install the driver and a build of torch for it"
+    else:
+        remedy = (
+            f"{VISIBLE}={names!r} limits it. Set resources.gpus=1 where an engine gives "
+            "GPUs, or correct the variable"
+        )
+    return f"device=cuda, but torch {torch.__version__} finds no GPU on this host; {remedy}"
 
 
 def refuse_nondeterministic() -> None:

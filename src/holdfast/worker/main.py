@@ -34,6 +34,7 @@ from holdfast.worker.agent_link import AgentLink, SelfEviction, StopRequested, W
 from holdfast.worker.checkpoints import writer_process
 from holdfast.worker.checks.numerics import exactness, numerics_of
 from holdfast.worker.checks.self_test import sensitive_kernels
+from holdfast.worker.devices import device_of
 from holdfast.worker.failure import failure
 from holdfast.worker.membership.member import Member
 from holdfast.worker.script import runner
@@ -91,10 +92,7 @@ def _numerics(spec: WorkerSpec) -> dict[str, str]:
     if isinstance(spec.job, ScriptJob):
         return {}
     job = spec.train_job
-    on_gpu = job.device != "cpu" and torch.cuda.is_available()
-    gpu = spec.rank % torch.cuda.device_count() if on_gpu else 0
-    device = torch.device("cuda", gpu) if on_gpu else torch.device("cpu")
-    return numerics_of(job.numerics, job.model, device)
+    return numerics_of(job.numerics, job.model, device_of(job.device, spec.slot))
 
 
 def _train(session: Session, run_dir: Path) -> str:

@@ -153,9 +153,21 @@ def divide(needs: Needs, supply: Supply, claims: Sequence[Claim]) -> tuple[Share
     )
 
 
-def first_free(taken: Collection[int]) -> int:
-    """The lowest number, from 0, that is not taken."""
-    return next(number for number in range(len(taken) + 1) if number not in taken)
+class Slots:
+    """Slots of a host's workers: numbers from 0. One decides the share of a worker, and its GPU."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+
+    def choose(self, rank: int, taken: Collection[int]) -> int:
+        """A free slot: that of the worker before in this rank, so that its GPU is the same, else
+        the lowest.
+        """
+        slot = self._before.get(rank)
+        if slot is None or slot in taken:
+            slot = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._before[rank] = slot
+        return slot
 
 
 def _num_free_cpus(supply: Supply, claims: Iterable[Claim]) -> int:

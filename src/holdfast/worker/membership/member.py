@@ -102,7 +102,7 @@ class Member:
         listener: Listener | None = None,
     ) -> None:
         self.job = job = spec.train_job
-        self.device = devices.choose_device(job.device, spec.rank)
+        self.device = devices.choose_device(job.device, spec.slot)
         if job.numerics != "fast":
             devices.refuse_nondeterministic()
         if job.numerics == "portable":
