@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,15 +53,21 @@ def workers_of(run: RunAt) -> list[WorkerNow]:
     states = _states(record.events)
     hosts = record.hosts
     times = {int(row["rank"]): row for row in run.worker_times}
+    ranks = sorted({**dict.fromkeys(times, RUNNING), **states}.items())
+    on_host = Counter[str]()
+    slots: dict[int, int] = {}
+    for rank, _ in ranks:
+        slots[rank] = on_host[hosts.get(rank, "")]
+        on_host[hosts.get(rank, "")] += 1
     return [
         WorkerNow(
             rank=rank,
             host=hosts.get(rank, ""),
             state="ended" if run.has_ended and state == RUNNING else state,
-            **_uses(record, hosts.get(rank, ""), rank),
+            **_uses(record, hosts.get(rank, ""), rank, slots[rank]),
             **_times(times.get(rank)),
         )
-        for rank, state in sorted({**dict.fromkeys(times, RUNNING), **states}.items())
+        for rank, state in ranks
     ]
 
 
@@ -93,13 +100,13 @@ def _states(events: Iterable[Event]) -> dict[int, str]:
     return states
 
 
-def _uses(record: RunRecord, host: str, rank: int) -> dict[str, Any]:
+def _uses(record: RunRecord, host: str, rank: int, slot: int) -> dict[str, Any]:
     """The device of a worker, and what it uses of it."""
     measured = record.system.get(host)
     newest: Mapping[str, Any] = measured[-1] if measured else {}
     gpus = () if getattr(record.job, "device", "auto") == "cpu" else newest.get("gpus", ())
     if gpus:
-        gpu = gpus[rank % len(gpus)]  # as worker.compute chooses it
+        gpu = gpus[slot % len(gpus)]  # as worker.devices chooses it
         return {
             "device": str(gpu.get("name", "GPU")),
             "used": gpu.get("utilization"),

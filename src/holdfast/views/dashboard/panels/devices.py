@@ -136,7 +136,7 @@ def _gpus(view: View, agent: str, samples: Sequence[Sample], ranks: list[int]) -
     newest = samples[-1]["gpus"]
     found = []
     for place, gpu in enumerate(newest):
-        own = [rank for rank in ranks if rank % len(newest) == place]
+        own = sorted(ranks)[place :: len(newest)]
         rows = series[int(gpu["index"])]
         more = f"{host_name(agent)} · {gpu.get('name', '')}".rstrip(" ·")
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Final
 
 from holdfast.record import breakdown
@@ -166,7 +167,7 @@ def devices_by_rank(view: View) -> dict[int, ComputeDevice]:
         event = profiled.get(agent, None if fleet.has_hosts else profiled.get(""))
         devices = _measured(event) if event else _named(view, agent)
         if devices:  # workers take them by turns
-            found |= {rank: devices[rank % len(devices)] for rank in ranks}
+            found |= dict(zip(sorted(ranks), cycle(devices), strict=False))
     return found
 
 
