@@ -3,7 +3,8 @@
    Only what holdfast calls; the signatures are those of the NVML API reference. Built with BROKEN it
    is a driver whose library and kernel module differ. NVML_STAND_IN_FILE names a file from which
    each call reads what changes: milliseconds of throttling by power and by heat, and the reasons of
-   the RTX 3060. Negative milliseconds are not supported. Without the file, nothing is. */
+   the RTX 3060. Negative milliseconds are not supported. Without the file, nothing is. With
+   NVML_STAND_IN_MIG the RTX 3060 is divided into two instances. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -78,6 +79,33 @@ int nvmlDeviceGetMemoryInfo(card *c, memory *found)
 int nvmlDeviceGetCudaComputeCapability(card *c, int *major, int *minor)
 {
     *major = c->major, *minor = c->minor;
+    return SUCCESS;
+}
+static card instances[] = {{"", "MIG-5a1c"}, {"", "MIG-5b2d"}};
+int nvmlDeviceGetMigMode(card *c, unsigned *now, unsigned *pending)
+{
+    *now = *pending = c == cards;
+    return getenv("NVML_STAND_IN_MIG") ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlDeviceGetMaxMigDeviceCount(card *c, unsigned *count)
+{
+    (void)c, *count = 7;
+    return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(card *c, unsigned number, card **handle)
+{
+    if (c != cards || number > 2 || number == 1) return NOT_FOUND;
+    *handle = &instances[number / 2];
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceId(card *c, unsigned *id)
+{
+    *id = 7 + 2 * (unsigned)(c - instances);
+    return SUCCESS;
+}
+int nvmlDeviceGetComputeInstanceId(card *c, unsigned *id)
+{
+    (void)c, *id = 0;
     return SUCCESS;
 }
 static int reported(unsigned value, unsigned *found)

@@ -12,8 +12,8 @@ from conftest import TASKS, events_of, wait_until
 from holdfast.api.train import run_job
 from holdfast.core.placement.shares import Needs
 from holdfast.errors import EngineError, JobError
+from holdfast.hardware.host_supply import supply_here
 from holdfast.job import load
-from holdfast.linux.supply import supply_here
 from holdfast.rundir.claims import HeldClaim, claims_here
 from holdfast.runs.run import LaunchOptions
 

@@ -11,9 +11,9 @@ from holdfast.agent.run_context import RunContext
 from holdfast.errors import HoldfastError
 from holdfast.hardware import profile_file
 from holdfast.hardware.host import devices_here
+from holdfast.hardware.host_supply import supply_here
 from holdfast.hardware.profile import Device, Precision
 from holdfast.job.train_job import SCORED, TrainJob
-from holdfast.linux.supply import supply_here
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import PROFILE
 

@@ -72,6 +72,31 @@ class DriverGpu:
         return 2e-6 * self.cores * clock_mhz if self.cores and clock_mhz else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNames:
+    """Names of a GPU for CUDA.
+
+    Attributes:
+        uuid: Such as `GPU-…`.
+        instances: The UUIDs `MIG-…` of its instances by the names that drivers before R470 give
+            them, `MIG-GPU-…/1/0`; None if it is not divided.
+    """
+
+    uuid: str
+    instances: dict[str, str] | None
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """UUIDs of what a process can compute on: its instances, or itself."""
+        return (self.uuid,) if self.instances is None else tuple(self.instances.values())
+
+    def named(self, name: str) -> tuple[str, ...]:
+        """Those that a name means, which CUDA allows to be the beginning of a UUID."""
+        instances = (self.instances or {}).items()
+        found = (uuid for old, uuid in instances if name == old or uuid.startswith(name))
+        return self.uuids if self.uuid.startswith(name) else tuple(found)
+
+
 class GpuThrottling:
     """Counts the time for which heat or its power limit has slowed down a GPU.
 
@@ -152,6 +177,40 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def gpu_names() -> list[GpuNames]:
+    """Names of all GPUs of the driver, in its order; none if it does not work."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [_names(number) for number in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _names(number: int) -> GpuNames:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+    mode = _known(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
+    if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return GpuNames(uuid=uuid, instances=None)
+    instances = {}
+    for place in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
+        instance = _known(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
+        if instance is not None:
+            numbers = (
+                pynvml.nvmlDeviceGetGpuInstanceId(instance),
+                pynvml.nvmlDeviceGetComputeInstanceId(instance),
+            )
+            old = f"MIG-{uuid}/{numbers[0]}/{numbers[1]}"
+            instances[old] = str(pynvml.nvmlDeviceGetUUID(instance))
+    return GpuNames(uuid=uuid, instances=instances)
 
 
 def _gpu(number: int) -> DriverGpu:

@@ -1,38 +1,21 @@
-"""Supply: the CPUs, GPUs and memory of this host that this process may use."""
+"""Supply: the CPUs of this host that this process may use, and the GPUs that CUDA may use."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.placement.shares import Share, Supply
+from holdfast.core.placement.shares import Share
 from holdfast.linux.control_groups import ROOT, groups, lines
-from holdfast.linux.host_memory import available, total_bytes
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 """Variable that names the GPUs that CUDA uses; what starts this process may have set it."""
-_GPUS: Final = Path("/proc/driver/nvidia/gpus")
 _GPU: Final = re.compile(r"\d+|(GPU|MIG)-.+", re.ASCII)
-
-
-def supply_here(environment: Mapping[str, str]) -> Supply:
-    """Resources that this process may use now.
-
-    Args:
-        environment: Its own, which may restrict the GPUs.
-    """
-    return Supply(
-        cpus=tuple(sorted(os.sched_getaffinity(0))),
-        max_cpus=usable_cores(),
-        gpus=tuple(dict.fromkeys(_gpus(environment))),
-        memory_bytes=total_bytes(),
-        available_bytes=available().size_bytes,
-    )
 
 
 def restrict(share: Share) -> None:
@@ -55,11 +38,6 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = (name.strip() for name in environment[VISIBLE].split(","))
     return tuple(takewhile(_GPU.fullmatch, names))
-
-
-def _gpus(environment: Mapping[str, str]) -> Iterable[str]:
-    names = visible_gpus(environment)
-    return map(str, range(len(list(_GPUS.glob("*"))))) if names is None else names
 
 
 def usable_cores(root: Path = ROOT) -> int:

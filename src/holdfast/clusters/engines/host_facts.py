@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from holdfast.clusters.engines.own_wheel import version_of_code
 from holdfast.core.placement.shares import Claim, Needs, Shortage, Supply, shortages
-from holdfast.linux.supply import supply_here
+from holdfast.hardware.host_supply import supply_here
 from holdfast.rundir.claims import claims_here, describe
 
 

@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 
 from holdfast.core.placement.shares import Share, shortages
 from holdfast.errors import EngineError, JobError
+from holdfast.hardware.host_supply import supply_here
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
-from holdfast.linux.supply import supply_here
 from holdfast.rundir.claims import HeldClaim, describe
 
 LOOK_S: Final = 0.5
