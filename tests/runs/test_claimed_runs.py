@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,12 @@ from holdfast.errors import EngineError, JobError
 from holdfast.hardware.host_supply import supply_here
 from holdfast.job import load
 from holdfast.rundir.claims import HeldClaim, claims_here
+from holdfast.runs.hosts.host_claims import claimed_shares
 from holdfast.runs.run import LaunchOptions
 
 pytestmark = pytest.mark.slow
 
+no_driver = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="the driver knows its GPUs")
 JOB = {
     "task": f"{TASKS.with_name('share_tasks.py')}:seen",
     "batch": 20,
@@ -62,6 +65,7 @@ def held():
         yield claim
 
 
+@no_driver
 @pytest.mark.soak
 def test_workers_keep_to_their_shares_also_in_the_place_of_others(
     trained, tmp_path, two_cpus, monkeypatch
@@ -80,6 +84,36 @@ def test_workers_keep_to_their_shares_also_in_the_place_of_others(
     assert {each["gpus"] for each in seen.values()} != {"3", "GPU-5a"}
     assert plain.weights_sha256 == result.weights_sha256
     assert claims_here() == []
+
+
+@no_driver
+def test_each_worker_sees_one_instance_of_a_divided_gpu(trained, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5a,MIG-GPU-5b/7/0")
+    _, seen = trained("a", device="cpu")
+    assert {each["gpus"] for each in seen.values()} == {"MIG-5a", "MIG-GPU-5b/7/0"}
+
+
+@no_driver
+@pytest.mark.parametrize(
+    ("names", "process_groups", "gpus", "expected"),
+    [
+        ("0,1,2", True, 1, ["0,1", "0,1"]),
+        ("0,1,2", False, 1, ["0", "1"]),  # it has no LOCAL_RANK to choose one by
+        ("0,1,2,3", True, 2, ["0,1,2,3", "0,1,2,3"]),
+        ("0,1,2", True, 0, ["", ""]),
+        ("MIG-5a,MIG-5b,MIG-5c", True, 1, ["MIG-5a", "MIG-5b"]),
+        ("MIG-5a", True, 0, ["MIG-5a", "MIG-5a"]),
+    ],
+)
+def test_scripts_see_the_gpus_that_they_may_choose(
+    monkeypatch, names, process_groups, gpus, expected
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    script = {"path": "a.py", "process_groups": process_groups}
+    job = {"script": script, "workers": 2, "resources": {"gpus": gpus}}
+    job = load.check_script(job, where="test")
+    with claimed_shares(job, "a", None, is_exclusive=gpus > 0) as shares:
+        assert [",".join(share.gpus) for share in shares] == expected
 
 
 def test_what_does_not_fit_is_refused_with_who_has_it(trained, held, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Final, TypeAlias
 
@@ -38,7 +38,8 @@ def claimed_shares(
         Interrupted: The wait was ended.
     """
     needs = job.resources.needs(job.workers_per_host, job.threads_per_worker)
-    lacking = shortages(needs, supply_here(os.environ), ()) if is_exclusive else []
+    supply = supply_here(os.environ)
+    lacking = shortages(needs, supply, ()) if is_exclusive else []
     if any(each.is_final for each in lacking):
         raise JobError(
             f"this host never has what the run needs: {describe(lacking)}; ask for less by workers "
@@ -48,7 +49,7 @@ def claimed_shares(
         try:
             claim = held.enter_context(closing(HeldClaim(run, needs)))
             if not is_exclusive:
-                claim.begin(supply_here(os.environ))
+                claim.begin(supply)
         except OSError as error:
             if is_exclusive:
                 raise JobError(
@@ -59,7 +60,7 @@ def claimed_shares(
             return
         if is_exclusive:
             _begin(claim, wait)
-        yield tuple(_visible(claim.shares, job))
+        yield tuple(_visible(claim.shares, job, supply.gpus))
 
 
 def _begin(claim: HeldClaim, wait: WaitForResources | None) -> None:
@@ -76,11 +77,23 @@ def _begin(claim: HeldClaim, wait: WaitForResources | None) -> None:
         )
 
 
-def _visible(shares: tuple[Share, ...], job: Job) -> Iterator[Share]:
+def _visible(shares: tuple[Share, ...], job: Job, every: Sequence[str]) -> Iterator[Share]:
     """The shares as far as the job asks for it. Scripts choose a GPU by LOCAL_RANK, so they see
-    those of all workers.
+    those of all workers. Of instances of GPUs (MIG) CUDA uses the first that it sees, so each
+    worker sees one, even if the job asks for none.
+
+    Args:
+        shares: What is claimed.
+        job: The job.
+        every: The names of the GPUs of this host.
     """
     gpus = tuple(gpu for share in shares for gpu in share.gpus)
-    for share in shares:
+    is_divided = any(name.startswith("MIG-") for name in gpus or every)
+    chooses = isinstance(job, ScriptJob) and job.script.process_groups
+    for slot, share in enumerate(shares):
         cpus = share.cpus if job.resources.cpus else ()
-        yield Share(cpus=cpus, gpus=gpus if isinstance(job, ScriptJob) else share.gpus)
+        if is_divided:
+            names = share.gpus[:1] or (every[slot % len(every)],)
+        else:
+            names = gpus if chooses else share.gpus
+        yield Share(cpus=cpus, gpus=names)
