@@ -59,6 +59,8 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("epochs=10000000000", "epochs: input should be less than or equal to 1000000000, not"),
         ("threads_per_worker=100000", "threads_per_worker: input should be less than or equal to"),
         ("worker=2", "unknown key worker; did you mean workers? (from worker=2)"),
+        ("gpus_per_worker=2", "unknown key gpus_per_worker; a worker computes on one GPU: set wor"),
+        ("nproc_per_node=2", "unknown key nproc_per_node; set workers to the number on all hosts"),
         ("optimizer.learning_rat=2", "unknown key optimizer.learning_rat; remove it"),
         ("optimizer.weight_decy=2", "did you mean weight_decay?"),
         ("workers=two", "workers: input should be a valid integer or auto, not 'two' (from worker"),
@@ -318,3 +320,16 @@ def test_a_script_has_none_of_the_keys_of_training():
         check_script({"script": {"path": "a.py"}, "optimizer": {"name": "adamw"}}, where="test")
     with pytest.raises(JobError, match=r"unknown key worker; did you mean workers\?"):
         check_script({"script": {"path": "a.py"}, "worker": 2}, where="test")
+    with pytest.raises(JobError, match=r"unknown key gpus_per_worker; set resources.gpus"):
+        check_script({"script": {"path": "a.py"}, "gpus_per_worker": 2}, where="test")
+
+
+def test_gpus_that_a_worker_would_not_use_are_refused():
+    several = "resources.gpus=4"
+    message = r"a worker computes on one; set resources.gpus=1, workers=8$"
+    with pytest.raises(JobError, match=message):
+        load("digits", ["workers=2", several]).check()
+    with pytest.raises(JobError, match=r"; set resources.gpus=1$"):
+        load("digits", ["workers=auto", several]).check()
+    script = {"script": {"path": "a.py"}, "resources": {"gpus": 4}}
+    assert check_script(script, where="test").resources.gpus == 4

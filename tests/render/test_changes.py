@@ -4,11 +4,13 @@ The golden tree is what was reviewed: `python tests/render/test_changes.py` writ
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rendering import changed, documents, leaves, rendered, write_all
+from rendering import SHOWN, changed, documents, leaves, planned, rendered, write_all
 
+from holdfast.clusters.render.kustomize import kubernetes
 from holdfast.errors import JobError
 from holdfast.job import load
 
@@ -59,9 +61,10 @@ def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
 
 
 def test_more_gpus_change_what_is_for_gpus_only():
-    before = rendered("resources.gpus=1")
-    assert named(changed(before, rendered("resources.gpus=2"))) == {
-        *everywhere("job.yaml: gpus", "limits.yaml: hard"),
+    plan = planned("resources.gpus=1")
+    more = kubernetes(replace(plan, gpus=plan.gpus + 1), SHOWN)
+    assert named(changed(rendered("resources.gpus=1"), more)) == {
+        *everywhere("limits.yaml: hard"),
         "components/gpu/kustomization.yaml: patch",
         "overlays/gke/node-pools.sh",
         "rayjob/rayjob.yaml: limits",

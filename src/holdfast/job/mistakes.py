@@ -6,13 +6,23 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from holdfast.job import keys
 from holdfast.job.part import VALUE
 from holdfast.job.source import YamlSource
+from holdfast.job.spec import is_script
+
+_OF_OTHERS: Final = {
+    "gpus_per_worker": "set resources.gpus",
+    "nproc_per_node": "set workers to the number on all hosts, and hosts",
+    "nnodes": "set hosts",
+}
+"""Remedies for keys that others have."""
+_ONE_GPU: Final = "a worker computes on one GPU: set workers to the number of GPUs"
+"""The same for a training job."""
 
 
 def named(error: ValidationError, values: Mapping[str, Any], given: YamlSource | None) -> str:
@@ -102,6 +112,9 @@ def _path(loc: tuple[str | int, ...], values: Any) -> list[str | int]:
 def _instead(path: list[str | int], values: Mapping[str, Any], given: YamlSource | None) -> str:
     """Remedy for an unknown key."""
     *parents, last = map(str, path)
+    if not parents and last in _OF_OTHERS:
+        is_of_worker = last == "gpus_per_worker" and not is_script(values)
+        return _ONE_GPU if is_of_worker else _OF_OTHERS[last]
     close = nearest(last, keys.below(values, *parents))
     replaced = given.overridden([*parents, "name"]) if given and parents else None
     if close is None and replaced is not None and ".name=" in replaced:

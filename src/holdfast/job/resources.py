@@ -39,7 +39,7 @@ class Resources(Spec):
     cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPUs; 0: as many as `threads_per_worker`, which workers share."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
-    """GPUs."""
+    """GPUs; a worker of a training job computes on one."""
     memory: Annotated[str, AfterValidator(_is_amount)] = "0"
     """Main memory, such as `4GiB`; 0: not limited."""
 

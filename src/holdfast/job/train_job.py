@@ -246,6 +246,12 @@ class TrainRequest(RunKeys):
         for is_given, key, other, instead in refused:
             if is_given:
                 raise JobError(f"{key} does not support {other}; set {instead}")
+        if (gpus := self.resources.gpus) > 1:
+            workers = "" if self.workers == AUTO else f", workers={gpus * self.workers}"
+            raise JobError(
+                f"resources.gpus={gpus} keeps GPUs from others that nothing uses: a worker "
+                f"computes on one; set resources.gpus=1{workers}"
+            )
         if self.workers != AUTO and self.workers < self.hosts:
             raise JobError(
                 f"workers={self.workers} leaves some of hosts={self.hosts} without a worker; set "
