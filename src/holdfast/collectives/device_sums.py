@@ -31,7 +31,13 @@ from holdfast.arena.tensors import DTYPES
 from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.collectives.gradient_sets import GradientSet
 from holdfast.collectives.group import Group
-from holdfast.collectives.reduction import LocalSums, ReductionMemory, share
+from holdfast.collectives.reduction import (
+    DeviceMessages,
+    LocalSums,
+    Place,
+    ReductionMemory,
+    share,
+)
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 
@@ -64,9 +70,11 @@ class DeviceSums:
         memory: Memory in the arena that the workers of its host share.
         device: Device that adds.
         mapped: Memory of the devices that workers map; None if they do not.
+        messages: Connects the devices of several hosts; None to add their sums in the arena.
         queue: Work of the device; None for that of this thread.
 
     Attributes:
+        messages: The argument.
         root: The mean gradient, once it is collected, on the device.
     """
 
@@ -76,6 +84,7 @@ class DeviceSums:
         memory: ReductionMemory,
         device: torch.device,
         mapped: MappedMemory | None,
+        messages: DeviceMessages | None = None,
         queue: DeviceQueue | None = None,
     ) -> None:
         self._group = group
@@ -85,6 +94,7 @@ class DeviceSums:
         self._arena_root = memory.root
         self._device = device
         self._mapped = mapped
+        self.messages = messages
         self._queue = queue or DeviceQueue(device)
         size_bytes = memory.layout.layout.size_bytes
         self.root = Slot(torch.zeros(size_bytes, dtype=torch.uint8, device=device), memory.layout)
@@ -98,14 +108,18 @@ class DeviceSums:
         """Implements `Sums.assign`."""
         is_readable = self._mapped is not None and self._mapped.is_readable
         self._num_mapped = len(self._own_slots) if is_readable else 0
+        self._ranges = {rank: _merged(self._layout, own) for rank, own in shares.items()}
+        sizes = [_size(ranges) for ranges in self._ranges.values()]
         # Noted here: a worker may collect shares of a generation when it has entered the next.
-        if self._group.network is not None:
+        if self._group.network is not None and self.messages is None:
             self._way = _Way.STAGED  # sums of several hosts are in the arena of each
         elif len(shares) == 1:
             self._way = _Way.LONE
+        # A worker that serves several lanes has more than an even share.
+        elif self._mapped is None or not is_readable or max(sizes) > len(self._mapped.share):
+            self._way = _Way.STAGED
         else:
-            self._way = _Way.MAPPED if is_readable else _Way.STAGED
-        self._ranges = {rank: _merged(self._layout, own) for rank, own in shares.items()}
+            self._way = _Way.MAPPED
 
     def publish(self, table: Sequence[int], sets: Callable[[int], GradientSet]) -> list[int]:
         """Show the partial sums of this worker to the others; returns the slot of each node.
@@ -137,26 +151,32 @@ class DeviceSums:
         self._queue.wait()
 
     def _add_up(self, term: tree.Term, weight: float) -> None:
-        target = self._share()
-        at = 0
         for piece in _pieces(self._ranges[self._rank]):
-            total = self._sum(term, piece)
-            # Where weights add up to 1, but for rounding, the sum is the mean.
-            if not math.isclose(weight, 1, rel_tol=1e-12):
-                total = total * (1 / weight)
-            size = piece.end - piece.start
-            target[at : at + size].copy_(total.view(torch.uint8), non_blocking=True)
-            at += size
+            self._write_mean(piece, self._sum(term, piece), weight)
+        self._show_share()
 
-    def _share(self) -> torch.Tensor:
-        """Memory for this worker's share of the mean, from which the others read it."""
-        if self._way is _Way.LONE:
-            return self.root.memory
-        if self._way is _Way.MAPPED:
-            assert self._mapped is not None
-            return self._mapped.share
-        ranges = self._ranges[self._rank]
-        return self._arena_root.memory[ranges[0].start if ranges else 0 :]
+    def _write_mean(self, piece: _Range, total: torch.Tensor, weight: float) -> None:
+        # Where weights add up to 1, but for rounding, the sum is the mean.
+        if not math.isclose(weight, 1, rel_tol=1e-12):
+            total = total * (1 / weight)
+        self.root.memory[piece.start : piece.end].copy_(total.view(torch.uint8))
+
+    def show_share(self) -> None:
+        """Show the share of this worker, which is complete in the root, to the others."""
+        self._queue.run(self._show_share)
+        self._queue.wait()
+
+    def _show_share(self) -> None:
+        at = 0
+        for each in self._ranges[self._rank] if self._way is not _Way.LONE else ():
+            source = self.root.memory[each.start : each.end]
+            if self._way is _Way.STAGED:
+                target = self._arena_root.memory[each.start : each.end]
+            else:
+                assert self._mapped is not None
+                target = self._mapped.share[at : at + len(source)]
+                at += len(source)
+            target.copy_(source, non_blocking=True)
 
     def collect(self) -> None:
         """Implements `Sums.collect`. The device does it before all that it is given later."""
@@ -167,16 +187,68 @@ class DeviceSums:
             end = self._layout.sums_bytes
             self.root.memory[:end].copy_(self._arena_root.memory[:end], non_blocking=True)
         for rank, ranges in self._ranges.items() if self._way is _Way.MAPPED else ():
-            target = self.root.memory[ranges[0].start : ranges[-1].end] if ranges else None
-            if target is not None:
-                self._read_share(rank, target)
+            at = 0
+            for each in ranges if rank != self._rank else ():
+                assert self._mapped is not None
+                target = self.root.memory[each.start : each.end]
+                self._mapped.read_share(rank, at, target)
+                at += len(target)
 
-    def _read_share(self, rank: int, target: torch.Tensor) -> None:
-        assert self._mapped is not None
-        if rank == self._rank:
-            target.copy_(self._mapped.share[: len(target)])
-        else:
-            self._mapped.read_share(rank, target)
+    def new_cell(self, blocks: Sequence[int]) -> torch.Tensor:
+        """Memory on the device for a sum of a cell, given by its blocks: uint8[n]."""
+        return torch.empty_like(self.mean_of_cell(blocks))
+
+    def mean_of_cell(self, blocks: Sequence[int]) -> torch.Tensor:
+        """Memory on the device of the mean of a cell: uint8[n]."""
+        start = _block(self._layout, blocks[0]).start
+        return self.root.memory[start : _block(self._layout, blocks[-1]).end]
+
+    def sum_of_cell(self, term: tree.Term, blocks: Sequence[int]) -> torch.Tensor:
+        """A cell of the sum of partial sums of this host, on the device: uint8[n]."""
+        found = self.new_cell(blocks)
+        self._queue.run(partial(self._write_sum, term, blocks, found))
+        return found
+
+    def _write_sum(self, term: tree.Term, blocks: Sequence[int], found: torch.Tensor) -> None:
+        ranges = _merged(self._layout, blocks)
+        first = ranges[0].start
+        for piece in _pieces(ranges):
+            total = self._sum(term, piece).view(torch.uint8)
+            found[piece.start - first : piece.end - first].copy_(total)
+
+    def add_cell(
+        self,
+        term: tree.Term,
+        weight: float,
+        blocks: Sequence[int],
+        sums: Mapping[Place, torch.Tensor],
+    ) -> None:
+        """Compute the mean of a cell, in the root.
+
+        Args:
+            term: Term of the whole sum.
+            weight: Weight of the whole sum.
+            blocks: Blocks of the cell.
+            sums: The cell of each partial sum of `term`.
+        """
+        self._queue.run(partial(self._add_cell, term, weight, blocks, sums))
+
+    def _add_cell(
+        self,
+        term: tree.Term,
+        weight: float,
+        blocks: Sequence[int],
+        sums: Mapping[Place, torch.Tensor],
+    ) -> None:
+        ranges = _merged(self._layout, blocks)
+        first = ranges[0].start
+        for piece in _pieces(ranges):
+            elements = {
+                place: each[piece.start - first : piece.end - first].view(piece.dtype)
+                for place, each in sums.items()
+            }
+            total = _added(term, partial(_element_of, elements))
+            self._write_mean(piece, total, weight)
 
     def of_terms(self, terms: Mapping[int, tree.Term | None], indices: Sequence[int]) -> LocalSums:
         """Implements `Sums.of_terms`; all blocks are added at once."""
@@ -199,9 +271,9 @@ class DeviceSums:
 
     def _sum(self, term: tree.Term, piece: _Range) -> torch.Tensor:
         """The elements of a piece of a term, on the device; those of an own slot in place."""
-        if isinstance(term, tree.Add):
-            # Every addition of the tree has its left sibling first.
-            return self._sum(term.left, piece) + self._sum(term.right, piece)
+        return _added(term, partial(self._elements, piece))
+
+    def _elements(self, piece: _Range, term: tree.Partial) -> torch.Tensor:
         if term.slot >= self._num_mapped:
             source = self._arena_slot(term.rank, term.slot).memory[piece.start : piece.end]
             found = source.to(self._device, non_blocking=True)
@@ -213,6 +285,18 @@ class DeviceSums:
             found = torch.empty(size, dtype=torch.uint8, device=self._device)
             self._mapped.read_slot(term.rank, term.slot, piece.start, found)
         return found.view(piece.dtype)
+
+
+def _added(term: tree.Term, elements: Callable[[tree.Partial], torch.Tensor]) -> torch.Tensor:
+    """The sum of a term, from the elements of its partial sums."""
+    if isinstance(term, tree.Add):
+        # Every addition of the tree has its left sibling first.
+        return _added(term.left, elements) + _added(term.right, elements)
+    return elements(term)
+
+
+def _element_of(elements: Mapping[Place, torch.Tensor], each: tree.Partial) -> torch.Tensor:
+    return elements[each.rank, each.slot]
 
 
 def _block(layout: SlotLayout, index: int) -> _Range:
@@ -241,17 +325,25 @@ def _pieces(ranges: Sequence[_Range]) -> Iterator[_Range]:
             yield replace(each, start=start, end=min(start + PIECE_BYTES, each.end))
 
 
+def _size(ranges: Sequence[_Range]) -> int:
+    return sum(each.end - each.start for each in ranges)
+
+
 def largest_share(layout: SlotLayout, workers: int) -> int:
-    """The size of the largest share that one of up to so many workers of a host can have, bytes.
+    """The size of the largest share that one of up to so many workers can have, bytes, where each
+    serves one lane.
 
     The share of a lone worker does not count: no other one reads it.
     """
+    if workers == 1:
+        return 0
     blocks = [_block(layout, index) for index in range(len(layout.blocks))]
-    return max(
-        (
-            sum(each.end - each.start for each in blocks[own.start : own.stop])
-            for among in range(2, workers + 1)
-            for own in (share(len(blocks), place, among) for place in range(among))
-        ),
-        default=0,
+    total = _size(blocks)
+    # A lane has a cell of each host: its part of all, and up to one block more.
+    of_lane = total // 2 + workers // 2 * max(_size([each]) for each in blocks)
+    of_host = max(
+        _size(blocks[own.start : own.stop])
+        for among in range(2, workers + 1)
+        for own in (share(len(blocks), place, among) for place in range(among))
     )
+    return max(of_host, min(total, of_lane))

@@ -26,10 +26,19 @@ import torch
 from holdfast.arena.tensors import read_names
 from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.block_sums import BlockSums
-from holdfast.collectives.exchange import Blocks, Contribution, HostExchange, Summary
+from holdfast.collectives.device_exchange import DeviceExchange, Mean
+from holdfast.collectives.device_sums import DeviceSums
+from holdfast.collectives.exchange import (
+    Blocks,
+    Contribution,
+    HostExchange,
+    Summary,
+    exchange_contributions,
+)
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import (
+    LocalSums,
     Place,
     Reduced,
     ReductionMemory,
@@ -71,7 +80,7 @@ class TreeReducer:
         memory: ReductionMemory,
         num_leaves: int,
         on_partials_complete: Callable[[], object] = lambda: None,
-        on_device: Sums | None = None,
+        on_device: DeviceSums | None = None,
     ) -> None:
         self._on_partials_complete = on_partials_complete
         self._group = group
@@ -83,6 +92,7 @@ class TreeReducer:
         self._norms = memory.norms
         self._times = memory.times
         self.blocks = BlockSums(group.rank, memory)
+        self._on_device = on_device
         self._sums: Sums = self.blocks if on_device is None else on_device
         self._reduced: Reduced | None = None
         self._own_blocks: Sequence[int] = ()
@@ -93,14 +103,19 @@ class TreeReducer:
     def assign_blocks(self) -> None:
         """Assign the blocks to the current members."""
         network = self._group.network
-        shares: dict[int, Sequence[int]] = {rank: self._share(rank) for rank in self._group.local}
+        local = self._group.local
+        shares: dict[int, Sequence[int]] = {rank: self._share(rank) for rank in local}
         # On several hosts a block belongs to one of them, and there to the worker of its lane.
         if network is not None:
             sizes = [block.nbytes for block in self._root.blocks]
             hosts = network.hosts
             self._cells = cells(sizes, len(hosts.ranks), hosts.num_lanes)
-            own = (i for host in self._cells for lane in network.lanes for i in host[lane])
-            shares = {self._group.rank: sorted(own)}
+            shares = {
+                rank: sorted(
+                    i for host in self._cells for lane in hosts.lanes(rank) for i in host[lane]
+                )
+                for rank in local
+            }
         self._own_blocks = shares[self._group.rank]
         self._sums.assign(shares)
 
@@ -171,15 +186,16 @@ class TreeReducer:
         for node in tree.frontier(tables.values(), self._num_leaves):
             term = local[node] = tree.reduction(tables, self._num_leaves, node)
             own.sums[node] = None if term is None else self._summary(term)
-        local_sum = self._sums.of_terms(local, self._own_blocks)
+        what = ReduceTag.PARTIALS.doing.format(step=step, next=step + 1)
+        device = self._on_device
         # Sums of a device are read as those of another host are: the slots here lack gradients.
-        known = {} if self._sums is self.blocks else {network.host: own}
+        known = {} if device is None else {network.host: own}
         if known:
             tables = {}
-        found: list[tuple[tree.Term, float]] = []
+
         digests: tuple[int, ...] = ()
 
-        def on_contributions(others: Mapping[int, Contribution]) -> None:
+        def begin(others: Mapping[int, Contribution]) -> tuple[tree.Term, float]:
             nonlocal digests
             self._on_partials_complete()
             everyone = {network.host: own, **others}
@@ -189,13 +205,47 @@ class TreeReducer:
             )
             times = by_rank(network.hosts, {h: each.step_times for h, each in everyone.items()})
             rows = self._with_contributions(tables, {**known, **others})
-            found.append(self._begin_result(rows, step, votes, times))
+            return self._begin_result(rows, step, votes, times)
+
+        if device is not None and device.messages is not None:
+            others = exchange_contributions(network, own, self._layout, what)
+            term, weight = begin(others)
+            nodes = {host: each.nodes for host, each in {network.host: own, **others}.items()}
+            mean = Mean(term=term, weight=weight, nodes=nodes, local=local)
+            DeviceExchange(network, self._cells, device, device.messages).run(mean, what)
+        else:
+            self._exchange_blocks(
+                network, own, self._sums.of_terms(local, self._own_blocks), begin, what
+            )
+        # This worker has the blocks of its lanes; after the barrier its host has those of all.
+        group.local_barrier(ReduceTag.REDUCED, step)
+        return replace(self.reduced(), replica_digests=digests)
+
+    def _exchange_blocks(
+        self,
+        network: Network,
+        own: Contribution,
+        local_sum: LocalSums,
+        begin: Callable[[Mapping[int, Contribution]], tuple[tree.Term, float]],
+        what: str,
+    ) -> None:
+        """Exchange blocks over the connections of workers.
+
+        Args:
+            network: The connections.
+            own: Contribution of this host.
+            local_sum: Gives blocks of its sums.
+            begin: Gives term and weight of the whole sum, from the contributions of the others.
+            what: Activity of the worker, for errors.
+        """
+        found: list[tuple[tree.Term, float]] = []
+        known = own.nodes if self._on_device is not None else ()
 
         def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
             received = {
                 (network.hosts.ranks[host][0], node): block for (host, node), block in parts.items()
             }
-            for node in own.nodes if known else ():
+            for node in known:
                 received[network.hosts.ranks[network.host][0], node] = local_sum(node, index)
             return self.blocks.reduce(index, *found[0], received)
 
@@ -206,11 +256,10 @@ class TreeReducer:
             reduce=reduce_block,
             squares=self._norms,
         )
-        exchange = HostExchange(network, self._cells, blocks, own, on_contributions)
-        exchange.run(ReduceTag.PARTIALS.doing.format(step=step, next=step + 1))
-        # This worker has the blocks of its lanes; after the barrier its host has those of all.
-        group.local_barrier(ReduceTag.REDUCED, step)
-        return replace(self.reduced(), replica_digests=digests)
+        exchange = HostExchange(
+            network, self._cells, blocks, own, lambda others: found.append(begin(others))
+        )
+        exchange.run(what)
 
     def _with_contributions(
         self, tables: Mapping[int, Sequence[int]], contributions: Mapping[int, Contribution]
@@ -278,7 +327,7 @@ class TreeReducer:
         """
         assert self._reduced is not None, "no step was reduced"
         self._sums.collect()
-        is_here = self._sums is self.blocks
+        is_here = self._on_device is None
         norm = math.sqrt(float(self._norms.sum())) if is_here else math.nan
         return replace(self._reduced, norm=norm)
 

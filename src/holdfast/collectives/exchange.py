@@ -134,6 +134,30 @@ class Blocks:
     squares: torch.Tensor
 
 
+def exchange_contributions(
+    network: Network, own: Contribution, layout: SlotLayout, what: str
+) -> dict[int, Contribution]:
+    """Send the contribution of this host to all others; returns theirs, by host.
+
+    Raises:
+        Aborted: The generation is over.
+    """
+    found: dict[int, Contribution] = {}
+
+    def receive(host: int) -> Buffers:
+        contribution = Contribution()
+        began = time.monotonic_ns()
+        yield from contribution.receive(layout)
+        network.waits[host] = time.monotonic_ns() - began
+        found[host] = contribution
+
+    network.waits = dict.fromkeys(network.others, 0)
+    # On all lanes, as in a `HostExchange`: no worker depends on another one of its host.
+    places = [(host, lane) for host in network.others for lane in network.lanes]
+    network.transfer({place: (own.send(), receive(place[0])) for place in places}, what)
+    return found
+
+
 class HostExchange:
     """One worker's part in one exchange.
 

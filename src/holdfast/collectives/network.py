@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from holdfast.collectives.connections import Listener, Peers
 from holdfast.collectives.tcp import Buffers, Deadline, Place, StallReport, transfer
@@ -34,6 +35,11 @@ class GroupHosts:
     def host_of(self, rank: int) -> int:
         """The position of the host of a rank."""
         return next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def lanes(self, rank: int) -> range:
+        """The lanes that a worker serves."""
+        own = self.ranks[self.host_of(rank)]
+        return lanes_of(own.index(rank), len(own), self.num_lanes)
 
 
 class PeerReport(Protocol):
@@ -74,8 +80,7 @@ class Network:
     ) -> None:
         self.hosts = hosts
         self.host = hosts.host_of(rank)
-        own = hosts.ranks[self.host]
-        self.lanes = lanes_of(own.index(rank), len(own), hosts.num_lanes)
+        self.lanes = hosts.lanes(rank)
         self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
         self.waits: dict[int, int] = {}
         self._deadline = deadline
@@ -90,11 +95,7 @@ class Network:
             HoldfastError: It takes too long.
         """
         hosts = self.hosts
-        addresses = {
-            (host, lane): hosts.addresses[self._rank_at((host, lane))]
-            for host in self.others
-            for lane in self.lanes
-        }
+        addresses = {place: hosts.addresses[self.rank_at(place)] for place in self._places}
         peers = Peers(generation=generation, key=hosts.key, host=self.host, addresses=addresses)
         self._connections = listener.connect(peers, self._deadline(self._report))
         return self
@@ -109,19 +110,44 @@ class Network:
         connected = {place: (self._connections[place], *both) for place, both in flows.items()}
         transfer(connected, self._deadline(self._report), what)
 
+    def await_event(self, event: threading.Event, what: str) -> None:
+        """Wait until another thread, which exchanges with all other hosts, sets `event`.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It took too long.
+        """
+        self._deadline(self._report).until(event, what, self._places)
+
+    def await_abort(self, what: str) -> NoReturn:
+        """Report that connections to other hosts have broken, and wait for what is decided.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It took too long.
+        """
+        for place in self._places:
+            self._report(place, is_broken=True)
+        self._deadline(self._report).wait(None, 0, what)
+        raise AssertionError("unreachable")
+
+    @property
+    def _places(self) -> list[Place]:
+        return [(host, lane) for host in self.others for lane in self.lanes]
+
     @property
     def longest_wait(self) -> tuple[int, int]:
         """The host with the longest of `waits`, and how long that is."""
         host = max(self.waits, key=lambda each: self.waits[each], default=self.host)
         return host, self.waits.get(host, 0)
 
-    def _rank_at(self, place: Place) -> int:
+    def rank_at(self, place: Place) -> int:
         """The worker that serves a lane of another host."""
         host, lane = place
         return self.hosts.ranks[host][lane % len(self.hosts.ranks[host])]
 
     def _report(self, place: Place, *, is_broken: bool) -> None:
-        self._report_peer(self._rank_at(place), is_broken=is_broken)
+        self._report_peer(self.rank_at(place), is_broken=is_broken)
 
     def close(self) -> None:
         """Close all connections."""

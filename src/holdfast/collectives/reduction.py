@@ -19,6 +19,27 @@ Place = tuple[int, int]
 LocalSums = Callable[[int, int], torch.Tensor]
 """Gives one block of the sum of a node, in memory of the host, by node and block."""
 
+Message = tuple[int, torch.Tensor]
+"""The rank of another worker, and contiguous memory on the own device: uint8[n]."""
+
+
+class DeviceMessages(Protocol):
+    """Moves messages between the devices of the workers of several hosts."""
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], what: str) -> None:
+        """Send and receive; each worker receives messages in the order in which they were sent.
+
+        Args:
+            sends: Messages to send.
+            receives: Memory for the messages of others.
+            what: Subject of the wait, in words.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It took too long.
+        """
+        ...
+
 
 class Sums(Protocol):
     """Adds the partial sums of all workers of a host; `exact.TreeReducer` says when."""
@@ -27,8 +48,7 @@ class Sums(Protocol):
         """Divide the gradient from now on.
 
         Args:
-            shares: Blocks of each worker of this host, which together are all; on several hosts
-                those of this worker only.
+            shares: Blocks of each worker of this host, which together are all.
         """
         ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, Protocol
@@ -106,6 +107,15 @@ class Deadline:
             while not poll.poll(1000 * ABORT_POLL_S):
                 self.check(what, awaited)
             self._stalled_at = time.monotonic() + STALL_S
+        finally:
+            self._status.enter(before)
+
+    def until(self, event: threading.Event, what: str, awaited: Collection[Place]) -> None:
+        """Wait until another thread sets `event`; see `wait` and `check`."""
+        before = self._status.begin_wait()
+        try:
+            while not event.wait(ABORT_POLL_S):
+                self.check(what, awaited)
         finally:
             self._status.enter(before)
 

@@ -56,6 +56,7 @@ FINE: Final = 8
 
 NonFinite = Literal["stop", "skip", "recompute"]
 Exchange = Literal["alone", "mapped", "staged", "arena"]
+"""Where the workers of one host sum gradients."""
 
 
 class TrainRequest(RunKeys):
@@ -114,13 +115,15 @@ class TrainRequest(RunKeys):
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
-    exchange: Literal["auto", Exchange] = "auto"
+    exchange: Literal["auto", "nccl", Exchange] = "auto"
     """Where gradients are summed with `sync: tree`; the weights are the same. `arena`: by the CPU,
     in memory that the workers of a host share. The others sum on the device of each worker, and
     compute the shards of a lost worker's step again. `mapped`: workers of a host read each other's
-    device memory. `staged`: they copy through the host's. `alone`: for one worker. `auto`: `alone`,
-    and for several workers `mapped` on GPUs, or `staged` where these cannot be mapped, and `arena`
-    on CPUs."""
+    device memory. `staged`: they copy through the host's. `nccl`: for several hosts with
+    `network: trusted`; devices of different hosts send each other sums through NCCL, or gloo on
+    CPUs, and those of one host are `mapped`. `alone`: for one worker. `auto`: `alone`, and for
+    several workers `mapped` on GPUs, or `staged` where these cannot be mapped, and `arena` on
+    CPUs."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     ddp: DdpSettings = DdpSettings()
@@ -226,7 +229,8 @@ class TrainRequest(RunKeys):
         hosts = f"hosts={self.hosts}"
         is_uneven = self.balance != "even"
         is_alone = self.exchange == "alone"
-        is_on_device = is_alone or self.exchange in ("mapped", "staged")
+        is_nccl = self.exchange == "nccl"
+        is_on_device = is_alone or is_nccl or self.exchange in ("mapped", "staged")
         is_several = self.hosts > 1
         is_ddp = self.sync == "ddp"
         recompute = ("non_finite=recompute", "non_finite=stop or skip")
@@ -239,6 +243,8 @@ class TrainRequest(RunKeys):
             (is_on_device and self.non_finite == "recompute", exchange, *recompute),
             (is_on_device and not is_alone and self.verify.recompute, exchange, *verify),
             (is_alone and self.workers != 1, exchange, f"workers={self.workers}", "workers=1"),
+            (is_nccl and not is_several, exchange, hosts, "exchange=auto"),
+            (is_nccl and self.network == "tls", exchange, "network=tls", "network=trusted"),
             (is_several and self.non_finite == "recompute", hosts, *recompute),
             (is_several and self.verify.recompute, hosts, *verify),
             (is_several and self.workers == AUTO, hosts, "workers=auto", "a number of workers"),
@@ -259,9 +265,11 @@ class TrainRequest(RunKeys):
             )
 
     def exchange_on(self, *, gpu: bool) -> Exchange:
-        """The value of `exchange` for workers on GPUs or CPUs. On GPUs that cannot be mapped,
-        `mapped` becomes `staged`.
+        """The value of `exchange` for workers of a host on GPUs or CPUs. On GPUs that cannot be
+        mapped, `mapped` becomes `staged`.
         """
+        if self.exchange == "nccl":
+            return "mapped"
         if self.exchange != "auto":
             return self.exchange
         # These compare partial sums of all workers.

@@ -150,9 +150,9 @@ class MappedMemory:
         if (peer := self._peers.pop(rank, None)) is not None:
             peer.close()
 
-    def read_share(self, rank: int, target: torch.Tensor) -> None:
-        """Copy the share of another worker into `target`, uint8[n]."""
-        self._peers[rank].read(self.layout.share_at, target)
+    def read_share(self, rank: int, start: int, target: torch.Tensor) -> None:
+        """Copy the bytes from `start` on of the share of another worker into `target`, uint8[n]."""
+        self._peers[rank].read(self.layout.share_at + start, target)
 
     def read_slot(self, rank: int, number: int, start: int, target: torch.Tensor) -> None:
         """Copy the bytes from `start` on of a slot of another worker into `target`, uint8[n]."""

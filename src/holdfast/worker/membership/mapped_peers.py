@@ -148,7 +148,7 @@ class MappedPeers:
         self._group.local_barrier(WorkerTag.MAPPED, step)
         found = torch.empty_like(own)
         for rank in set(self._group.local) - {self._group.rank}:
-            mapped.read_share(rank, found)
+            mapped.read_share(rank, 0, found)
             if not torch.equal(found, _pattern(rank, found)):
                 return f"what is read from rank {rank} differs from what it has written"
         return ""

@@ -1,17 +1,27 @@
-"""Interface: the network interface that gloo and NCCL use between hosts."""
+"""Interface: what gloo and NCCL use of a host: its network interface, and its GPUs."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
+import torch
+
 from holdfast.collectives.group import Group
+from holdfast.job.train_job import TrainJob
 from holdfast.linux.interfaces import interface_of
 from holdfast.worker.process_groups.rendezvous import host_of
 
 VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK: Final = "lo"
 """What the fork server sets: the interface for workers that are all on one host."""
+
+
+def has_own_gpu(job: TrainJob, group: Group, device: torch.device) -> bool:
+    """True if each worker of this host has a GPU of its own, as NCCL needs."""
+    return device.type == "cuda" and (
+        job.resources.gpus > 0 or torch.cuda.device_count() >= len(group.local)
+    )
 
 
 def set_interface(group: Group) -> None:

@@ -33,7 +33,7 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
 from holdfast.job.settings import DdpSettings
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
-from holdfast.worker.process_groups.interface import set_interface
+from holdfast.worker.process_groups.interface import has_own_gpu, set_interface
 from holdfast.worker.process_groups.rendezvous import meet
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -103,13 +103,10 @@ class DdpStepper:
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = True
         device = replica.flat.device
-        own_gpus = device.type == "cuda" and (
-            job.resources.gpus > 0 or torch.cuda.device_count() >= len(group.local)
-        )
         if job.network == "trusted":
             set_interface(group)
         dist.init_process_group(
-            "nccl" if own_gpus else "gloo",
+            "nccl" if has_own_gpu(job, group, device) else "gloo",
             store=meet(group, worker.agent, job.network, job.port).connect(),
             rank=group.rank,
             world_size=len(group.members),

@@ -33,6 +33,7 @@ from holdfast.collectives.slot import SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
+from holdfast.worker.process_groups.device_messages import ProcessGroupMessages
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
@@ -77,7 +78,11 @@ class DeviceStepper:
         self._mean = GradientSet(rest, device)
         self._norm = norm_on(device, context.trained, replica.model_buffers)
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
-        self._device_sums = DeviceSums(self._group, sections.reduction, device, sections.mapped)
+        is_between = worker.job.exchange == "nccl"
+        self._messages = ProcessGroupMessages(worker, device) if is_between else None
+        self._device_sums = DeviceSums(
+            self._group, sections.reduction, device, sections.mapped, self._messages
+        )
         self._reducer = TreeReducer(
             self._group, sections.reduction, self._num_leaves, begin_reduce, self._device_sums
         )
@@ -99,6 +104,8 @@ class DeviceStepper:
 
     def resume(self, step: int) -> None:
         """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
+        if self._messages is not None:
+            self._messages.connect()
         self._reducer.assign_blocks()
         if self._members != self._group.members:
             self._members = self._group.members
