@@ -8,6 +8,7 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
+from holdfast.collectives.device_sums import DeviceSums
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
@@ -17,6 +18,9 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import HoldfastError
+from holdfast.job.train_job import TrainJob
+from holdfast.worker.context import WorkerContext
+from holdfast.worker.process_groups.device_messages import ProcessGroupMessages
 
 PARAMETERS = {
     "long": torch.empty(300_000),
@@ -62,10 +66,24 @@ def fill(slot, shard, step):
     slot.write_logged({"accuracy": shard / 10}, 0.25)
 
 
-def train(group, host, counts, num_leaves, empty):
+def device_sums(group, host, exchange):
+    """What adds on the device of a worker; None to add in the arena."""
+    if exchange == "arena":
+        return None
+    messages = None
+    if exchange == "nccl":
+        job = TrainJob(workers=1, shards=1, threads_per_worker=1)
+        worker = WorkerContext.of(job, group, None, host.arena)
+        messages = ProcessGroupMessages(worker, torch.device("cpu"))
+        messages.connect()
+    return DeviceSums(group, host.memory, torch.device("cpu"), None, messages)
+
+
+def train(group, host, counts, num_leaves, empty, exchange):
     """What a worker does in a few steps: its sums, then a reduction."""
     rank, found = group.rank, []
-    reducer = TreeReducer(group, host.memory, num_leaves)
+    sums = device_sums(group, host, exchange)
+    reducer = TreeReducer(group, host.memory, num_leaves, on_device=sums)
     for step in range(STEPS):
         table, free = [tree.ABSENT] * tree.num_nodes(num_leaves), list(range(100))
 
@@ -80,11 +98,13 @@ def train(group, host, counts, num_leaves, empty):
         reduced = reducer.reduce(
             table, step, 10 * step + rank, 100 + rank, StepTimes(1000 + rank, step)
         )
-        reducer.scale_gradient(0.5, step)
-        root = [each.clone() for each in host.memory.root.sums]
+        root = host.memory.root if sums is None else sums.root
+        if sums is None:
+            reducer.scale_gradient(0.5, step)
+        else:
+            root.sums[0].mul_(0.5)  # the gradients
         found.append(
             (
-                reduced.norm,
                 reduced.loss,
                 reduced.weight,
                 reduced.votes,
@@ -92,14 +112,15 @@ def train(group, host, counts, num_leaves, empty):
                 reduced.replica_digests,
                 [each.tolist() for each in reduced.kept],
                 reduced.used.tolist(),
-                root,
+                reduced.norm if sums is None else None,
+                [each.clone() for each in root.sums],
             )
         )
         group.barrier(1, 1000 + step)
     return found
 
 
-def run(counts, hosts, empty=()):
+def run(counts, hosts, empty=(), exchange="arena"):
     """The results of every worker, with `hosts` as the ranks of each host."""
     num_leaves, world_size = sum(counts), len(counts)
     memories = [Host(world_size, num_leaves) for _ in hosts]
@@ -119,7 +140,7 @@ def run(counts, hosts, empty=()):
                 network = Network(described, rank, group.deadline)
                 network.connect(listeners[rank], 1)
             group.enter(1, tuple(range(world_size)), network)
-            found[rank] = train(group, host, counts, num_leaves, empty)
+            found[rank] = train(group, host, counts, num_leaves, empty, exchange)
         except HoldfastError as error:
             found[rank] = error
         finally:
@@ -152,11 +173,13 @@ def run(counts, hosts, empty=()):
         ((2, 2), [[0], [1]], (2, 3)),
     ],
 )
-def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, empty):
+@pytest.mark.parametrize("exchange", ["arena", "staged", "nccl"])
+def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, empty, exchange):
     one = run(counts, [list(range(len(counts)))], empty)
-    several = run(counts, hosts, empty)
+    several = run(counts, hosts, empty, exchange)
     for rank, steps in one.items():
         assert isinstance(several[rank], list), several[rank]
         for mine, theirs in zip(steps, several[rank], strict=True):
-            assert mine[:-1] == theirs[:-1]
+            assert mine[:-2] == theirs[:-2]
+            assert theirs[-2] in (mine[-2], None)
             assert all(map(torch.equal, mine[-1], theirs[-1]))

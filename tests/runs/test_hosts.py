@@ -25,10 +25,12 @@ from conftest import (
     wait_until,
 )
 from holdfast.checkpoint.store import CheckpointStore
+from holdfast.core.failures import LEFT_STATUS
 
 pytestmark = pytest.mark.slow
 
 JOB = ["digits", "shards=8"]
+FAULTY = f"{Path(__file__).with_name('faulty_tasks.py')}:{{}}"
 PACED = Path(__file__).with_name("paced_tasks.py")
 
 
@@ -389,3 +391,70 @@ def test_models_have_the_weights_of_one_host_on_several(
     first, agents, _ = begin(hosts, "workers=6", f"exchange={exchange}", job=job)
     assert [each.wait(200) for each in (first, *agents)] == [0] * hosts
     assert result_of(tmp_path)["weights_sha256"] == alone("workers=1", job=job)
+
+
+MESSAGES = "holdfast.worker.process_groups.device_messages:ProcessGroupMessages"
+EXCHANGE = {"at": f"{MESSAGES}._exchange", "when": "before", "step": 3}
+
+
+@pytest.fixture
+def inject(begin, alone, tmp_path):
+    """Run the faulty task on two hosts whose devices send each other sums, and compare it with a
+    fault-free run on one: `inject(fault, …) -> ranks that have exited`.
+    """
+
+    def run(*faults, task="main", workers=3):
+        named = [{**each, "mark": str(tmp_path / f"mark-{n}")} for n, each in enumerate(faults)]
+        job = [FAULTY.format(task), "shards=4", "batch=20", "checkpoint.every_steps=2"]
+        keys = [f"workers={workers}", "exchange=nccl", "network=trusted", "device=cpu"]
+        first, agents, _ = begin(2, *keys, job=[*job, f"params={json.dumps({'faults': named})}"])
+        assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
+        assert [each.wait(60) for each in agents] == [0]
+        assert all(Path(each["mark"]).exists() for each in named)
+        weights = alone("exchange=arena", "params={faults: []}", job=job)
+        assert result_of(tmp_path)["weights_sha256"] == weights
+        begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
+        assert begun[-1] >= faults[0]["step"], "no step was lost"
+        exits = events_of(tmp_path / "run", "worker-exited")
+        return [(each["rank"], each["status"]) for each in exits if each["status"]]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("at", "when", "rank", "which"),
+    sampled(
+        [
+            ("_exchange", "before", 0, 1),  # with its sums sent, and no mean
+            ("_exchange", "before", 2, 0),
+            ("_exchange", "after", 1, 0),
+            ("_exchange", "after", 2, 1),
+            ("connect", "before", 1, 0),
+            ("_make_backend", "before", 0, 0),
+            ("_make_backend", "after", 2, 0),
+        ],
+        0,
+    ),
+)
+def test_a_death_in_an_exchange_between_devices_changes_nothing(inject, at, when, rank, which):
+    step = 3 if at == "_exchange" else 0
+    fault = {"at": f"{MESSAGES}.{at}", "when": when, "rank": rank, "step": step, "which": which}
+    assert inject({**fault, "how": "kill"}) == [(rank, -signal.SIGKILL)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_worker_that_stops_in_an_exchange_between_devices_is_replaced(inject, workers):
+    fault = {**EXCHANGE, "rank": 1, "how": "stop"}
+    assert inject(fault, workers=workers) == [(1, -signal.SIGKILL)]
+
+
+@pytest.mark.soak
+def test_a_worker_whose_process_group_does_not_end_ends_itself(inject):
+    faults = [
+        {**EXCHANGE, "rank": 2, "how": "stop"},  # on the other host
+        {**EXCHANGE, "rank": 1, "how": "kill"},
+        {**EXCHANGE, "rank": 1, "how": "nap"},  # comes first
+    ]
+    exits = inject(*faults, task="unabortable")
+    assert sorted(exits) == [(0, LEFT_STATUS), (1, -signal.SIGKILL), (2, -signal.SIGKILL)]
