@@ -150,7 +150,7 @@ class Worker:
         self.mapped = mapped
         self.queue = queue
         self._num_leaves = num_leaves
-        self._sums = DeviceSums(group, memory, CPU, mapped, queue)
+        self._sums = DeviceSums(group, memory, CPU, mapped, queue=queue)
         self._reducer = TreeReducer(group, memory, num_leaves, on_device=self._sums)
         self._mean = GradientSet(REST, CPU)
 
