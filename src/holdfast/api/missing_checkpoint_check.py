@@ -14,8 +14,7 @@ from holdfast.checkpoint.recorded import missing_checkpoint
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.errors import JobError
 from holdfast.rundir import json_lines
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import EVENTS, log_event
 
 
 def check_newest(run_dir: Path) -> None:
@@ -58,8 +57,7 @@ def accept_older(run_dir: Path) -> None:
     except OSError as error:
         raise _unreadable(error, store) from error
     step = names.step_of(committed[0]) if committed else 0
-    with EventLog(run_dir / EVENTS) as log:
-        log.event("older-accepted", step=step)
+    log_event(run_dir, "older-accepted", step=step)
 
 
 def _unreadable(error: OSError, store: CheckpointStore) -> JobError:

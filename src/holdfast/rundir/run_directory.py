@@ -20,7 +20,6 @@ runs/digits-20260102-150405/
   bases/              frozen weights, which are in no checkpoint; see arena.frozen_base
   secrets/            keys and tokens of a run on several hosts, and for its metrics
   trackers/           what trackers have acknowledged; tensorboard/, wandb/: what these write
-  secrets/            keys and tokens of a run on several hosts
 """
 
 from __future__ import annotations
@@ -320,6 +319,12 @@ def _locked(path: Path) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
     return fd
+
+
+def log_event(run_dir: Path, name: str, **fields: object) -> None:
+    """Note in the log of events that `name` has happened now."""
+    with json_lines.EventLog(run_dir / EVENTS) as log:
+        log.event(name, **fields)
 
 
 def restarts_in(run_dir: Path) -> int:

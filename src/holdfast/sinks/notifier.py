@@ -20,8 +20,7 @@ from holdfast.errors import JobError
 from holdfast.record import recovery_reports
 from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.sink import Ending, Sink
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 from holdfast.sinks.terminal import closing_table
 from holdfast.wire.rpc import RunStateMessage
 
@@ -106,8 +105,8 @@ class Notifier(Sink):
                 continue
             self._under_way.remove(sending)
             if not sending.sent:
-                with suppress(OSError), EventLog(self._run_dir / EVENTS) as log:
-                    log.event("notification-failed", variable=sending.name)
+                with suppress(OSError):
+                    log_event(self._run_dir, "notification-failed", variable=sending.name)
                 self._tell(
                     "holdfast: a notification was not delivered; check that the address in "
                     f"{sending.name} is right and can be reached"

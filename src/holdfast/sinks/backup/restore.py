@@ -23,8 +23,7 @@ from holdfast.errors import CheckpointError, JobError
 from holdfast.job import JOB_FILE
 from holdfast.job.settings import CheckpointSettings
 from holdfast.linux.files import sync_directory
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS, new_run
+from holdfast.rundir.run_directory import log_event, new_run
 from holdfast.sinks.backup.run_copy import RunCopy
 from holdfast.sinks.transfers import TransferView
 
@@ -128,8 +127,7 @@ def _fill(draft: Path, objects: Objects, seal: Seal, say: Say) -> None:
                 say(f"holdfast: the checkpoint of the best evaluation is damaged: {error}")
     RunCopy(objects).read(draft)
     seconds = round(time.monotonic() - began, 3)
-    with EventLog(draft / EVENTS) as log:
-        log.event("run-restored", url=objects.url, step=newest.step, seconds=seconds)
+    log_event(draft, "run-restored", url=objects.url, step=newest.step, seconds=seconds)
 
 
 def _newest(backup: Backup, store: CheckpointStore, view: TransferView, say: Say) -> Manifest:

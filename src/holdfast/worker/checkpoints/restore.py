@@ -37,8 +37,7 @@ from holdfast.core.checkpoints.restore_agreement import (
 from holdfast.core.code_version import changes as changes_of_code
 from holdfast.errors import CheckpointError, JobError
 from holdfast.rundir import code_version
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -235,8 +234,9 @@ class Restorer:
                 "made, or set on_numerics_change=record to continue with a note in the result"
             )
         if changed and is_first:
-            with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
-                log.event("numerics-changed", step=manifest.step, changes=", ".join(changed))
+            run_dir = Path(self._spec.run_dir)
+            words = ", ".join(changed)
+            log_event(run_dir, "numerics-changed", step=manifest.step, changes=words)
         return changed
 
     def _log_code_changes(self, manifest: Manifest) -> None:
@@ -245,8 +245,7 @@ class Restorer:
         """
         run_dir = Path(self._spec.run_dir)
         if differ := changes_of_code(manifest.origin.code, code_version.kept(run_dir)):
-            with EventLog(run_dir / EVENTS) as log:
-                log.event("code-changed", step=manifest.step, **differ)
+            log_event(run_dir, "code-changed", step=manifest.step, **differ)
 
     def _reject(self, step: int, reason: str) -> None:
         name = names.checkpoint_name(step)

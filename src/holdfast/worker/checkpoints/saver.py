@@ -24,8 +24,7 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.core.protocol import CheckpointPart
 from holdfast.errors import CheckpointError, HardwareError, HoldfastError
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointResultMessage, PartStagedMessage, StagingMessage
 from holdfast.wire.worker_spec import WorkerSpec
@@ -199,8 +198,7 @@ class CheckpointSaver:
         elif not progress.deferred:
             progress.deferred = True
             if self._group.member_index == 0:
-                with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
-                    log.event("checkpoint-deferred", step=progress.step)
+                log_event(Path(self._spec.run_dir), "checkpoint-deferred", step=progress.step)
 
     def save_durably(self) -> None:
         """Have a checkpoint of this step, and wait until it is committed.
@@ -307,8 +305,8 @@ class CheckpointSaver:
     def _log_wait(self, step: int, seconds: float) -> None:
         """Write down that a checkpoint had to wait, if it was long."""
         if seconds > LONG_WAIT_S and self._group.member_index == 0:
-            with EventLog(Path(self._spec.run_dir) / EVENTS) as log:
-                log.event("checkpoint-waited", step=step, seconds=round(seconds, 1))
+            run_dir = Path(self._spec.run_dir)
+            log_event(run_dir, "checkpoint-waited", step=step, seconds=round(seconds, 1))
 
     def _finish_part(self) -> None:
         """Wait until the newest share is copied, and tell the agent. A share of an earlier

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.collectives.slot import square
 from holdfast.errors import JobError
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
 
@@ -91,12 +90,12 @@ def sensitive_kernels() -> SensitiveKernels:
 def log_sensitive_kernels(run_dir: Path) -> None:
     """Log which kernels of this host depend on alignment or on batch size."""
     kernels = sensitive_kernels()
-    with EventLog(run_dir / EVENTS) as log:
-        log.event(
-            "kernels-tested",
-            alignment_sensitive=", ".join(kernels.alignment_sensitive) or "none",
-            batch_sensitive=", ".join(kernels.batch_sensitive) or "none",
-        )
+    log_event(
+        run_dir,
+        "kernels-tested",
+        alignment_sensitive=", ".join(kernels.alignment_sensitive) or "none",
+        batch_sensitive=", ".join(kernels.batch_sensitive) or "none",
+    )
 
 
 def check_reduction() -> None:

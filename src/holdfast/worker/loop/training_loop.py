@@ -32,8 +32,7 @@ from holdfast.data.loading.loader import model_seed
 from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 from holdfast.worker import devices
 from holdfast.worker.agent_link import SelfEviction, StopRequested
 from holdfast.worker.data_check import note_facts
@@ -206,22 +205,21 @@ class TrainingLoop:
         self._state.commit()
         if not self._is_first:
             return
-        with self._event_log() as log:
-            log.event(
-                "run-extended",
-                step=self._progress.step,
-                epochs=self._reader.epochs,
-                total_steps=self._reader.total_steps,
-                lr=self._hooks.learning_rate,
-            )
+        self._log_event(
+            "run-extended",
+            step=self._progress.step,
+            epochs=self._reader.epochs,
+            total_steps=self._reader.total_steps,
+            lr=self._hooks.learning_rate,
+        )
 
     @property
     def _is_first(self) -> bool:
         """True if this worker writes down what concerns all."""
         return self._member.group.member_index == 0
 
-    def _event_log(self) -> EventLog:
-        return EventLog(self._member.metrics.run_dir / EVENTS)
+    def _log_event(self, name: str, **fields: object) -> None:
+        log_event(self._member.metrics.run_dir, name, **fields)
 
     def _begin_schedules(self) -> None:
         for schedule in self._hooks.schedules:
@@ -392,16 +390,15 @@ class TrainingLoop:
         if unscored and not self._recorded_unscored:
             self._recorded_unscored = True
             if self._is_first:
-                with self._event_log() as log:
-                    log.event("scores-missing", balance=self._job.balance, ranks=list(unscored))
+                self._log_event("scores-missing", balance=self._job.balance, ranks=list(unscored))
         counts = self._balancing.plan.counts
         before = self._recorded_counts or self._job.plan(len(counts)).counts
         if counts == before:
             return
         self._recorded_counts = counts
         if self._is_first:
-            with self._event_log() as log:
-                log.event("plan-changed", step=self._progress.step, shards_per_worker=list(counts))
+            step = self._progress.step
+            self._log_event("plan-changed", step=step, shards_per_worker=list(counts))
 
     def _on_commit(self, committed: StepCommitted) -> None:
         """Take note of a committed step, and call the commit hooks."""
@@ -443,11 +440,10 @@ class TrainingLoop:
 
     def _note_mistakes(self) -> None:
         """Write down what is no error, and hardly what the user wants."""
-        with self._event_log() as log:
-            if unread := self._job.unread():
-                log.event("keys-not-read", keys=", ".join(unread))
-            if self._progress.order.get("samples") == "":
-                log.event("samples-not-compared")
+        if unread := self._job.unread():
+            self._log_event("keys-not-read", keys=", ".join(unread))
+        if self._progress.order.get("samples") == "":
+            self._log_event("samples-not-compared")
 
     def _call_hooks(self, when: When) -> None:
         before = self._status.enter(Phase.FORWARD)
