@@ -26,29 +26,22 @@ from holdfast.job.train_job import TrainJob
 from holdfast.tasks import optimizers
 
 
-class LanguageModelling:
-    """The task `language`.
+class TextTask:
+    """What tasks on text have in common: their data, and the mean cross-entropy as loss.
 
     Raises:
-        JobError: The job names no text or no decoder.
+        JobError: The job names no text or no model of the task.
     """
 
-    _MODELS: ClassVar[tuple[str, ...]] = ("gpt", "gpt2")
+    MODELS: ClassVar[tuple[str, ...]]
 
     def __init__(self, job: TrainJob) -> None:
-        if (
-            not isinstance(job.data, TextData)
-            or not isinstance(job.model, GptSpec | Gpt2Spec | BertSpec)
-            or job.model.name not in self._MODELS
-        ):
-            names = " or ".join(self._MODELS)
+        name = None if job.model is None else job.model.name
+        if not isinstance(job.data, TextData) or name not in self.MODELS:
+            names = " or ".join(self.MODELS)
             raise JobError(f"task {job.task} needs data.name=text and model.name={names}")
         self._data = job.data
-        self._model = job.model
         self._optimizer = job.optimizer
-
-    def model(self) -> nn.Module:
-        return models.build_language_model(self._model, context=self._data.length)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return optimizers.build(self._optimizer, parameters)
@@ -63,6 +56,24 @@ class LanguageModelling:
         x, y = batch
         return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
+    @cached_property
+    def _windows(self) -> tuple[Windows, Windows]:
+        return catalog.build_text(self._data)
+
+
+class LanguageModelling(TextTask):
+    """The task `language`."""
+
+    MODELS: ClassVar[tuple[str, ...]] = ("gpt", "gpt2")
+
+    def __init__(self, job: TrainJob) -> None:
+        super().__init__(job)
+        assert isinstance(job.model, GptSpec | Gpt2Spec | BertSpec)
+        self._model = job.model
+
+    def model(self) -> nn.Module:
+        return models.build_language_model(self._model, context=self._data.length)
+
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         loss = float(self.loss(model, batch))
         baseline = self._windows[1].byte_entropy / math.log(2)
@@ -72,19 +83,11 @@ class LanguageModelling:
             "byte_entropy_bits": baseline,
         }
 
-    @cached_property
-    def _windows(self) -> tuple[Windows, Windows]:
-        return catalog.build_text(self._data)
-
 
 class MaskedLanguageModelling(LanguageModelling):
-    """The task `masked-language`.
+    """The task `masked-language`."""
 
-    Raises:
-        JobError: The job names no text or no encoder.
-    """
-
-    _MODELS = ("bert",)
+    MODELS = ("bert",)
 
     def training_data(self) -> Dataset:
         return Masked(self._windows[0])

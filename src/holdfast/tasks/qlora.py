@@ -7,55 +7,49 @@ is the exponential of the mean loss over all held-out tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim import Optimizer
 
 from holdfast.data import catalog, tokens
-from holdfast.data.dataset import Batch, Dataset
+from holdfast.data.dataset import Batch
 from holdfast.data.formats.text import Windows
-from holdfast.errors import JobError
-from holdfast.job.data import TextData
 from holdfast.job.models import MistralSpec
 from holdfast.job.train_job import TrainJob
 from holdfast.models import mistral
-from holdfast.tasks import optimizers
+from holdfast.tasks.language import TextTask
 from holdfast.tasks.task import FrozenTensors
 
 _WEIGHTS = "mistral"
 _TOKENS = "tokens"
 
 
-class QLora:
+class QLora(TextTask):
     """The task `qlora`.
 
     Attributes:
         tensors: The frozen tensors by name; set before anything else is called.
-
-    Raises:
-        JobError: The job names no text or no network of this kind.
     """
 
+    MODELS = ("mistral",)
+
     def __init__(self, job: TrainJob) -> None:
-        if not isinstance(job.data, TextData) or not isinstance(job.model, MistralSpec):
-            raise JobError(f"task {job.task} needs data.name=text and model.name=mistral")
-        self._data = job.data
+        super().__init__(job)
+        assert isinstance(job.model, MistralSpec)
         self._model = job.model
-        self._job = job
+        self._seed = job.seed
         self.tensors: Mapping[str, Mapping[str, torch.Tensor]] = {}
 
     def frozen(self) -> Iterator[FrozenTensors]:
         """The network's weights, and the text as tokens if a folder has a tokenizer."""
-        seed = self._job.seed
         cache = self._model.cache
         yield FrozenTensors(
             name=_WEIGHTS,
-            key=mistral.base_key(self._model, seed),
-            build=partial(mistral.tensors, self._model, seed),
+            key=mistral.base_key(self._model, self._seed),
+            build=partial(mistral.tensors, self._model, self._seed),
             cache=cache,
         )
         if self._model.path is not None:
@@ -69,19 +63,6 @@ class QLora:
 
     def model(self) -> nn.Module:
         return mistral.network(self._model, self.tensors[_WEIGHTS])
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        return optimizers.build(self._job.optimizer, parameters)
-
-    def training_data(self) -> Dataset:
-        return self._windows[0]
-
-    def test_data(self) -> Dataset:
-        return self._windows[1]
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        x, y = batch
-        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     def measure(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """The mean loss of each sample, float32[n]."""
