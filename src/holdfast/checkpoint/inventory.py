@@ -89,13 +89,10 @@ def _checkpoint(store: CheckpointStore, name: str) -> Item:
 def _found(item: Item, is_pinned: bool) -> FoundCheckpoint:
     """A checkpoint as retention would see it if its parts are as good as its manifest."""
     manifest = item.manifest
-    best = None
-    if manifest is not None and manifest.best.value is not None:
-        best = manifest.best.step
     return FoundCheckpoint(
         name=item.name,
         step=item.step,
         condition=Condition.CORRUPT if manifest is None else Condition.VERIFIED,
-        best_step=best,
+        best_step=None if manifest is None else manifest.best.kept_step,
         is_pinned=is_pinned,
     )

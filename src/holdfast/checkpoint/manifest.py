@@ -169,6 +169,11 @@ class Best(_Record):
     step: int = 0
     since: int = 0
 
+    @property
+    def kept_step(self) -> int | None:
+        """The step of the checkpoint that retention keeps for it; None if there is none."""
+        return None if self.value is None else self.step
+
 
 class HuggingFaceModel(_Record):
     """A model of the library transformers, or adapters of the library peft, in the trained model.

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.checkpoint import names
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.verify import (
-    CheckpointCorrupt,
-    CheckpointUnreadable,
-    Damage,
-    Examined,
-    examine,
-)
+from holdfast.checkpoint.verify import Damage, examine
 from holdfast.core.checkpoints.retention import Condition, FoundCheckpoint, RetentionPolicy, decide
 from holdfast.errors import CheckpointError
 
@@ -33,7 +27,7 @@ class Pruning:
     """
 
     delete: tuple[str, ...]
-    corrupt: tuple[CheckpointCorrupt, ...]
+    corrupt: tuple[Damage, ...]
     has_verified: bool
 
 
@@ -72,7 +66,7 @@ class Pruner:
             OSError: The storage cannot be reached.
         """
         pinned = self._store.pinned()
-        corrupt = list[CheckpointCorrupt]()
+        corrupt = list[Damage]()
         checkpoints = {
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()
@@ -102,25 +96,23 @@ class Pruner:
             if now is not None:
                 self._report(now)
 
-    def _verify(
-        self, checkpoint: FoundCheckpoint, corrupt: list[CheckpointCorrupt]
-    ) -> FoundCheckpoint:
-        match examine(self._store, checkpoint.name, self._advance, self._verified):
-            case Examined(damage=(CheckpointCorrupt() as damage, *_)):
+    def _verify(self, checkpoint: FoundCheckpoint, corrupt: list[Damage]) -> FoundCheckpoint:
+        examined = examine(self._store, checkpoint.name, self._advance, self._verified)
+        if examined.damage:
+            damage = examined.damage[0]
+            if damage.is_corrupt:
                 corrupt.append(damage)
                 return replace(checkpoint, condition=Condition.CORRUPT)
-            case Examined(damage=(CheckpointUnreadable() as damage, *_)):
-                if checkpoint.name in self._store.committed():  # else workers have quarantined it
-                    self._report(damage)
-                return replace(checkpoint, condition=Condition.UNREADABLE)
-            case Examined(manifest=manifest):
-                assert manifest is not None
-                # A checkpoint never changes, so it need not be read again.
-                self._verified.add(manifest.sha256)
-                best = None if manifest.best.value is None else manifest.best.step
-                return replace(checkpoint, condition=Condition.VERIFIED, best_step=best)
+            if checkpoint.name in self._store.committed():  # else workers have quarantined it
+                self._report(damage)
+            return replace(checkpoint, condition=Condition.UNREADABLE)
+        manifest = examined.manifest
+        assert manifest is not None
+        # A checkpoint never changes, so it need not be read again.
+        self._verified.add(manifest.sha256)
+        return replace(checkpoint, condition=Condition.VERIFIED, best_step=manifest.best.kept_step)
 
-    def _quarantine(self, event: CheckpointCorrupt) -> CheckpointCorrupt | None:
+    def _quarantine(self, event: Damage) -> Damage | None:
         """Quarantine a corrupt checkpoint; None if workers have done so themselves."""
         try:
             name = self._store.quarantine(names.checkpoint_name(event.step))

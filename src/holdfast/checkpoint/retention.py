@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from holdfast.checkpoint.prune import Pruner
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.verify import CheckpointCorrupt, CheckpointUnreadable, Damage
+from holdfast.checkpoint.verify import Damage
 from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.rundir.json_lines import EventLog
 
@@ -119,19 +119,14 @@ def log_retention_event(log: EventLog, event: RetentionEvent, where: Mapping[str
         event: The event.
         where: Name of the host, if there are several.
     """
-    match event:
-        case CheckpointCorrupt():
-            log.event("checkpoint-corrupt", **_fields(event), **where)
-        case CheckpointUnreadable():
-            log.event("checkpoint-unreadable", **_fields(event), **where)
-        case RetentionFailed():
-            log.event("retention-failed", reason=event.reason, **where)
-
-
-def _fields(event: CheckpointCorrupt | CheckpointUnreadable) -> dict[str, object]:
-    return {
-        "step": event.step,
-        "directory": event.location,
-        "file": event.file,
-        "reason": event.reason,
-    }
+    if isinstance(event, RetentionFailed):
+        log.event("retention-failed", reason=event.reason, **where)
+        return
+    log.event(
+        "checkpoint-corrupt" if event.is_corrupt else "checkpoint-unreadable",
+        step=event.step,
+        directory=event.location,
+        file=event.file,
+        reason=event.reason,
+        **where,
+    )

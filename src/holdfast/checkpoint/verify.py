@@ -14,33 +14,24 @@ from holdfast.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCorrupt:
-    """A checkpoint does not match its digests.
+class Damage:
+    """A file of a checkpoint that has failed its verification.
 
     Attributes:
-        step: Its step.
-        location: Its location now; if there is a verified checkpoint, in quarantine.
-        file: The file in which the damage was found.
+        is_corrupt: True if it does not match its digest; False if the storage has reported an
+            error, so that it may be readable later.
+        step: Step of the checkpoint.
+        location: Its location now; if there is a verified checkpoint, a corrupt one is in
+            quarantine.
+        file: The file.
         reason: Damage in it.
     """
 
+    is_corrupt: bool
     step: int
     location: str
     file: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointUnreadable:
-    """The storage reported an error while a checkpoint was read; it may be readable later."""
-
-    step: int
-    location: str
-    file: str
-    reason: str
-
-
-Damage = CheckpointCorrupt | CheckpointUnreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +98,10 @@ def _read_back(
 
 
 def _damage(store: CheckpointStore, name: str, file: str, error: Exception) -> Damage:
-    kind = CheckpointUnreadable if isinstance(error, OSError) else CheckpointCorrupt
-    where = store.location(name)
-    return kind(step=names.step_of(name), location=where, file=file, reason=str(error))
+    return Damage(
+        is_corrupt=not isinstance(error, OSError),
+        step=names.step_of(name),
+        location=store.location(name),
+        file=file,
+        reason=str(error),
+    )

@@ -12,7 +12,7 @@ from holdfast.checkpoint.find import find_checkpoint, store_of
 from holdfast.checkpoint.prune import Pruner
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.checkpoint.verify import CheckpointCorrupt, Damage
+from holdfast.checkpoint.verify import Damage
 from holdfast.cli.arguments import run_directory
 from holdfast.cli.checkpoint.reading import RunOrCheckpoint, reachable, reading, settings_of
 from holdfast.core.checkpoints.retention import RetentionPolicy
@@ -59,7 +59,7 @@ def prune(
         else:
             pruner.carry_out(pruning)
     for each in damaged:
-        what = "corrupt" if isinstance(each, CheckpointCorrupt) else "cannot be read now"
+        what = "corrupt" if each.is_corrupt else "cannot be read now"
         print(f"{each.location}  {what}: {each.reason}")
     for name in pruning.delete:
         print(f"{name}  {'would be ' if dry_run else ''}deleted")

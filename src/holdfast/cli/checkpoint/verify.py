@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.sealing.keys import SHOWN, fingerprint
 from holdfast.checkpoint.sealing.seal import UNSEALED, Seal
 from holdfast.checkpoint.store import MANIFEST, CheckpointStore
-from holdfast.checkpoint.verify import CheckpointUnreadable, examine
+from holdfast.checkpoint.verify import examine
 from holdfast.cli.arguments import Json
 from holdfast.cli.checkpoint.reading import reachable, reading
 from holdfast.cli.status import FAILED_STATUS
@@ -103,7 +103,7 @@ def _verified(store: CheckpointStore, name: str, seal: Seal) -> Verified:
         examined = examine(store, name, advance)
     problems = [
         Problem(
-            kind=Kind.UNREADABLE if isinstance(each, CheckpointUnreadable) else Kind.DAMAGED,
+            kind=Kind.DAMAGED if each.is_corrupt else Kind.UNREADABLE,
             file=f"{each.location}/{each.file}",
             reason=each.reason,
         )

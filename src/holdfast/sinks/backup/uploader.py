@@ -184,7 +184,7 @@ class Uploader:
         """Copy a checkpoint, and before it that of the best evaluation: the newest one of a backup
         is what came last.
         """
-        best_step = None if manifest.best.value is None else manifest.best.step
+        best_step = manifest.best.kept_step
         if best_step is not None and best_step < manifest.step:
             best = names.checkpoint_name(best_step)
             copied = map(step_of, self._backup.whole())
