@@ -22,8 +22,7 @@ from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.device_queue import DeviceQueue
 from holdfast.errors import JobError
-from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import log_event
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.attach import AttachedModels
 
@@ -114,8 +113,8 @@ class MappedPeers:
         self._models.stage()
         if problem and not self._has_told:
             self._has_told = True
-            with EventLog(self._run_dir / EVENTS) as log:
-                log.event("memory-not-mapped", rank=self._group.rank, reason=problem)
+            rank = self._group.rank
+            log_event(self._run_dir, "memory-not-mapped", rank=rank, reason=problem)
 
     def _open_all(self) -> str:
         """Open the memory of all other members; returns why that failed, or nothing."""
