@@ -9,7 +9,7 @@ from sample_tasks import Points
 from torch import nn, optim
 
 from faults import is_first
-from holdfast.arena.device.memory import MemfdPeer
+from holdfast.arena.device.memory import MemfdMemory, MemfdPeer
 from holdfast.job.train_job import TrainJob
 
 BAD_STEP = 4
@@ -33,6 +33,10 @@ def break_maps(how):
         MemfdPeer.read = misread
 
 
+def fill_up(*_):
+    raise OSError("out of memory")
+
+
 def main(session):
     """Trains for seven steps. The worker kills itself once when it begins step `params.dies_at`."""
     params = session.job.params
@@ -40,6 +44,8 @@ def main(session):
         break_maps(params["how"])
     if params.get("acts_as_gpu"):
         TrainJob.exchange_on = lambda *_, gpu: "mapped"
+    if params.get("fills_device") and not is_first(params["mark"] + "-full"):
+        MemfdMemory.__init__ = fill_up  # for the replacement
     model, _ = session.attach(
         lambda: nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)),
         lambda p: optim.SGD(p, lr=0.1, momentum=0.9, fused=True),

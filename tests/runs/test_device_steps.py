@@ -108,3 +108,14 @@ def test_a_job_that_must_map_memory_ends_where_that_is_not_possible(train, how):
     said = f"exchange=mapped does not work here: {REASONS[how]}; set exchange=staged"
     with pytest.raises(JobError, match=f"{said}|rank 1 cannot map or read"):
         train(exchange="mapped", params=broken, **{**JOB, "workers": 2})
+
+
+def test_a_replacement_without_device_memory_continues_from_a_checkpoint(train, tmp_path):
+    mark = str(tmp_path / "mark")
+    params = {"dies_at": 3, "mark": mark, "fills_device": True, "acts_as_gpu": True}
+    keys = {**JOB, "non_finite": "skip"}
+    found = train(run_dir=tmp_path / "run", params=params, **keys)["weights_sha256"]
+    assert found == train(exchange="arena", params={}, **keys)["weights_sha256"]
+    assert events_of(tmp_path / "run", "generation-started")[-1]["from_checkpoint"]
+    (event,) = events_of(tmp_path / "run", "memory-not-mapped")
+    assert event["reason"] == "out of memory"

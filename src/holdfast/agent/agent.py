@@ -311,14 +311,9 @@ class Agent:
     def _on_worker(self, worker: WorkerHandle, message: AnyMessage) -> None:
         match message:
             case HaltedMessage():
-                worker.halted_at = time.time() if worker.has_resumed else None
-                halted = (message.generation, message.committed, self._arena.reduced_step)
-                left = (
-                    self._arena.intact_step(worker.rank) if message.left is None else message.left
-                )
-                what = (message.address, message.numerics, left)
-                self._handle(events.WorkerHalted(worker.rank, *halted, *what))
+                self._on_halted(worker, message)
             case MemoryMessage(rank=rank):
+                worker.has_memory = True
                 self._memory.hold(rank, *worker.channel.take_fds(1))
             case PartStagedMessage():
                 self._handle(events.PartStaged(worker.rank, message.generation, message.part))
@@ -342,6 +337,15 @@ class Agent:
                 worker.channel.send(self._run.tunnel.open(message))
             case _:
                 raise ProtocolError(f"rank {worker.rank} sent {message.kind!r}")
+
+    def _on_halted(self, worker: WorkerHandle, message: HaltedMessage) -> None:
+        if not worker.has_memory:  # it cannot take over what the one before has left
+            self._memory.drop(worker.rank)
+        worker.halted_at = time.time() if worker.has_resumed else None
+        left = self._arena.intact_step(worker.rank) if message.left is None else message.left
+        halted = (message.generation, message.committed, self._arena.reduced_step)
+        what = (message.address, message.numerics, left)
+        self._handle(events.WorkerHalted(worker.rank, *halted, *what))
 
     def _on_fork_server(self) -> None:
         """Handle exits: those that another failure may have caused last, after a short wait."""

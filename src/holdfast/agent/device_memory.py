@@ -18,7 +18,7 @@ class HeldMemory:
 
     def hold(self, rank: int, fd: int) -> None:
         """Hold the memory of the worker of a rank, in place of that of the worker before."""
-        self._drop(rank)
+        self.drop(rank)
         self._fds[rank] = fd
 
     def of(self, rank: int) -> int | None:
@@ -32,8 +32,9 @@ class HeldMemory:
     def keep(self, ranks: Collection[int]) -> None:
         """Drop the memory of all other ranks."""
         for rank in self._fds.keys() - set(ranks):
-            self._drop(rank)
+            self.drop(rank)
 
-    def _drop(self, rank: int) -> None:
+    def drop(self, rank: int) -> None:
+        """Drop the memory of a rank, if there is any."""
         if (fd := self._fds.pop(rank, None)) is not None:
             os.close(fd)

@@ -37,6 +37,7 @@ class WorkerHandle:
         halted_at: Time at which such a worker halted, Unix time, seconds; None while it computes.
         cancelled: True if it was killed for no fault of its own.
         is_on_standby: True if it is no member for now.
+        has_memory: True if others can map memory of its device.
         hung: Reason for which it counted as hung, if it did.
         stacks_from: Position of its stacks in their file; None if it was not asked for them.
         killed_at: Time at which it was killed, if it was, monotonic seconds.
@@ -55,6 +56,7 @@ class WorkerHandle:
     halted_at: float | None = None
     cancelled: bool = False
     is_on_standby: bool = False
+    has_memory: bool = False
     hung: str = ""
     stacks_from: int | None = None
     killed_at: float | None = None

@@ -17,6 +17,7 @@ from typing import Final
 
 import torch
 
+from holdfast.arena.device.mapped import MappedMemory
 from holdfast.arena.intact_replicas import has_progress
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -57,17 +58,27 @@ class MappedPeers:
         """Let others map the memory of this worker, before it halts for the first time; find the
         state that the worker before it has left on its device.
         """
-        mapped = self._models.mapped
-        if mapped is None or self._is_shared:
+        if self._is_shared:
             return
         self._is_shared = True
+        mapped = self._models.mapped
+        fd = self._agent.left_memory()
+        if fd is not None and mapped is not None:
+            self._find_left(mapped, fd)
+        elif fd is not None:
+            os.close(fd)  # so that its memory is free: there was too little for another one
+        if mapped is not None:
+            self._agent.offer_memory(mapped.fd)
+
+    def _find_left(self, mapped: MappedMemory, fd: int) -> None:
         rank = self._group.rank
-        if (fd := self._agent.left_memory()) is not None:
+        try:
             mapped.open(rank, fd)
-            left = mapped.left_by(rank)
-            if left is not None and has_progress(self._arena, rank, left):
-                self._agent.note_left(left.step)
-        self._agent.offer_memory(mapped.fd)
+        except OSError:  # the run continues from a snapshot or a checkpoint
+            return
+        left = mapped.left_by(rank)
+        if left is not None and has_progress(self._arena, rank, left):
+            self._agent.note_left(left.step)
 
     def forget_left(self) -> None:
         """Forget what the worker before this one has left: this one has a state."""
