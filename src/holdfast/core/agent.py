@@ -38,7 +38,7 @@ rising number, so none needs an answer, and a lost one is made good by the next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core.actions import (
@@ -80,6 +80,8 @@ from holdfast.core.protocol import DesiredState, Eviction, Failure, Stage, Statu
 WATCHED_INTERVAL_S: Final = 0.2
 """Interval of an agent's statuses while a command shows the run's progress, seconds."""
 
+_NOT_HALTED: Final = WorkerHalted(rank=-1, generation=0, committed=None, reduced_step=0)
+
 
 @dataclass(slots=True)
 class AgentWorker:
@@ -88,23 +90,17 @@ class AgentWorker:
     Attributes:
         process: Its number.
         resumed_generation: The newest generation in which it was resumed, as a member.
-        halted_generation: The newest generation in which it has halted.
-        committed, reduced_step, address, numerics, left: Values of its `WorkerHalted`.
+        halted: Its newest report that it has halted; of generation 0 before the first.
     """
 
     process: int
     resumed_generation: int = 0
-    halted_generation: int = 0
-    committed: int | None = None
-    reduced_step: int = 0
-    address: str = ""
-    numerics: Mapping[str, str] = field(default_factory=dict)
-    left: int | None = None
+    halted: WorkerHalted = _NOT_HALTED
 
     @property
     def has_left(self) -> bool:
         """True if it has halted since it was a member."""
-        return self.halted_generation > self.resumed_generation
+        return self.halted.generation > self.resumed_generation
 
 
 class AgentStateMachine:
@@ -281,14 +277,9 @@ class AgentStateMachine:
     def _on_worker_halted(self, halted: WorkerHalted, now: float) -> list[AgentAction]:
         """A worker may know the next generation before we do, by a failure on this host."""
         worker = self._workers.get(halted.rank)
-        if worker is None or halted.generation < max(self.generation, worker.halted_generation):
+        if worker is None or halted.generation < max(self.generation, worker.halted.generation):
             return []
-        worker.halted_generation = halted.generation
-        worker.committed = halted.committed
-        worker.reduced_step = halted.reduced_step
-        worker.address = halted.address
-        worker.numerics = halted.numerics
-        worker.left = halted.left
+        worker.halted = halted
         return self._halt_if_all_halted(now)
 
     def _halt_if_all_halted(self, now: float) -> list[AgentAction]:
@@ -297,7 +288,7 @@ class AgentStateMachine:
             return []
         members = self._members_here.values()
         # Without a state on this host, its newest checkpoint counts: found once a generation.
-        if members and all(worker.committed is None for worker in members):
+        if members and all(worker.halted.committed is None for worker in members):
             if self._searched_generation != self.generation:
                 self._searched_generation = self.generation
                 self._has_found = False
@@ -331,7 +322,7 @@ class AgentStateMachine:
             if not (
                 each.has_left
                 if rank in self.standbys
-                else each.halted_generation == self.generation
+                else each.halted.generation == self.generation
             )
         ]
 
@@ -417,7 +408,7 @@ class AgentStateMachine:
         self._number += 1
         interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
         self._status_at = now + min(interval_s, self._heartbeat_s)
-        members = self._members_here
+        members = {rank: each.halted for rank, each in self._members_here.items()}
         is_halted = self.stage == Stage.HALT
         return SendStatus(
             Status(
@@ -432,16 +423,16 @@ class AgentStateMachine:
                 addresses={rank: each.address for rank, each in members.items() if each.address},
                 numerics=next((each.numerics for each in members.values()), {}),
                 committed={
-                    rank: worker.committed
-                    for rank, worker in members.items()
-                    if is_halted and worker.committed is not None
+                    rank: each.committed
+                    for rank, each in members.items()
+                    if is_halted and each.committed is not None
                 },
                 left={
-                    rank: worker.left
-                    for rank, worker in members.items()
-                    if is_halted and worker.committed is None and worker.left is not None
+                    rank: each.left
+                    for rank, each in members.items()
+                    if is_halted and each.committed is None and each.left is not None
                 },
-                reduced_step=max((w.reduced_step for w in self._workers.values()), default=0)
+                reduced_step=max((w.halted.reduced_step for w in self._workers.values()), default=0)
                 if is_halted
                 else 0,
                 finished=frozenset(self._finished),
