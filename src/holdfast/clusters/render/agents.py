@@ -41,12 +41,13 @@ def agents(plan: RenderPlan) -> Document:
     return manifest(plan, "Job", "batch/v1", plan.named("agents"), AGENT, spec=spec)
 
 
-def job_of(plan: RenderPlan, coordinator: str) -> Document:
+def job_of(plan: RenderPlan, coordinator: str, amounts: dict[str, str] | None = None) -> Document:
     """The specification of the agents' Job.
 
     Args:
         plan: Plan of the run.
         coordinator: The host name of the coordinator's pod.
+        amounts: Requests and limits of an agent's container; by default without GPUs.
     """
     address = f"{coordinator}:{JOIN_PORT}"
     join = ["holdfast", "agent", "--join", address, "--token-file", TOKEN_FILE]
@@ -59,6 +60,7 @@ def job_of(plan: RenderPlan, coordinator: str) -> Document:
         plan,
         ["sh", "-c", script],
         {"join": TOKEN_FILE.rpartition("/")[0]},
+        amounts,
         livenessProbe={
             "exec": {"command": ["sh", "-c", is_current]},
             "initialDelaySeconds": 10,

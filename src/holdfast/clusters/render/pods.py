@@ -56,6 +56,12 @@ def amounts_of(plan: RenderPlan) -> dict[str, str]:
     return {"cpu": str(plan.cpus), "memory": mebibytes(plan.memory_bytes)}
 
 
+def with_gpus(plan: RenderPlan) -> dict[str, str]:
+    """The same with the GPUs that the job says that it needs."""
+    gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
+    return amounts_of(plan) | gpus
+
+
 def worker_container(
     plan: RenderPlan,
     command: Sequence[str],

@@ -30,10 +30,10 @@ from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,
     JOB_FILE,
-    amounts_of,
     container,
     pod,
     run_directory,
+    with_gpus,
     worker_container,
 )
 
@@ -114,8 +114,7 @@ def _head(plan: RenderPlan) -> Document:
 
 
 def _worker(plan: RenderPlan) -> Document:
-    gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
-    main = worker_container(plan, [], {}, amounts_of(plan) | gpus)
+    main = worker_container(plan, [], {}, with_gpus(plan))
     volumes: list[Document] = [{"name": "runs", "emptyDir": {"sizeLimit": DISK}}]
     return on_gpus(plan, pod(plan, AGENT, [main], volumes, grace_s=agents.GRACE_S))
 

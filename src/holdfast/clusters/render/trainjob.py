@@ -15,6 +15,7 @@ from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network, trainer_access
 from holdfast.clusters.render.objects import AGENT, COORDINATOR, Document, Tree, manifest, with_job
 from holdfast.clusters.render.plan import RenderPlan
+from holdfast.clusters.render.pods import with_gpus
 
 VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 _NODE: Final = "node"
@@ -49,7 +50,8 @@ def _trainjob(plan: RenderPlan) -> Document:
 def _runtime(plan: RenderPlan) -> Document:
     # JobSet names a pod by its Job, the number of that Job and its own, below the JobSet's name.
     host = f"{plan.named(COORDINATOR)}-0-0.{plan.name}"
-    agents_job = _with_gpus(plan, agents.job_of(plan, host))
+    agents_job = agents.job_of(plan, host, with_gpus(plan))
+    on_gpus(plan, agents_job["template"])
     agents_job["template"]["metadata"]["labels"] |= _TRAINS  # Trainer takes progress of such pods
     jobset = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -70,15 +72,3 @@ def _runtime(plan: RenderPlan) -> Document:
     }
     spec = {"mlPolicy": {"numNodes": plan.hosts}, "template": {"spec": jobset}}
     return manifest(plan, "TrainingRuntime", VERSION, plan.name, AGENT, spec=spec)
-
-
-def _with_gpus(plan: RenderPlan, job: Document) -> Document:
-    """The specification of a Job whose pods have GPUs if the job needs them."""
-    if plan.needs_gpus:
-        for container in job["template"]["spec"]["containers"]:
-            for amounts in container["resources"].values():
-                amounts["nvidia.com/gpu"] = str(plan.gpus)
-            container["env"] = [
-                each for each in container["env"] if each["name"] != "NVIDIA_VISIBLE_DEVICES"
-            ]
-    return job | {"template": on_gpus(plan, job["template"])}
