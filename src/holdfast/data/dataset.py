@@ -38,7 +38,6 @@ class Dataset(Protocol):
 
     def __len__(self) -> int:
         """The number of samples."""
-        ...
 
     def batch(self, indices: Indices, generator: torch.Generator) -> Batch:
         """The samples at `indices`, int64[n], in that order.
@@ -46,7 +45,6 @@ class Dataset(Protocol):
         The result must depend on the arguments only: random numbers come from `generator`. Any
         thread may call it.
         """
-        ...
 
 
 class MapStyle:

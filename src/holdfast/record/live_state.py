@@ -59,8 +59,6 @@ class Roster:
             case {"event": "generation-started", "members": list(members)}:
                 self.members = frozenset(members)
                 self.standby -= self.members
-            case _:
-                pass
 
 
 class FailureWindow:

@@ -55,8 +55,6 @@ def moments_of(events: Iterable[Mapping[str, Any]]) -> Iterator[GoodputEvent]:
                 )
             case _ if is_failure(event):
                 yield GoodputEvent(at=at, kind=EventKind.FAILURE, is_silent=name in _SILENT)
-            case _:
-                pass
 
 
 def is_event(line: Mapping[str, Any]) -> bool:

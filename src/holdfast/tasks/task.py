@@ -46,7 +46,6 @@ class FineTunes(Protocol):
 
     def frozen(self) -> Iterable[FrozenTensors]:
         """Libraries and sizes that the model needs."""
-        ...
 
 
 class Task(Protocol):
@@ -54,19 +53,15 @@ class Task(Protocol):
 
     def model(self) -> nn.Module:
         """A new model; its initial weights come from torch's global generator."""
-        ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """A new optimizer over the model's parameters."""
-        ...
 
     def training_data(self) -> object:
         """The data set to train on: a `Dataset`, or any map-style PyTorch data set."""
-        ...
 
     def test_data(self) -> object | None:
         """The data set to evaluate on, or None."""
-        ...
 
     def loss(
         self, model: nn.Module, batch: Batch
@@ -74,8 +69,6 @@ class Task(Protocol):
         """The mean loss over the samples of `batch`, a scalar; or this and, by name, further means
         that are logged.
         """
-        ...
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         """Metrics as means over the samples of `batch`, such as the accuracy."""
-        ...

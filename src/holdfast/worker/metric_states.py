@@ -37,19 +37,15 @@ class Tally(Protocol):
 
     def fresh(self) -> Self:
         """A tally of no samples."""
-        ...
 
     def add(self, measured: Any, size: int) -> None:
         """Take in what was measured for a batch of `size` samples."""
-        ...
 
     def state(self) -> State:
         """State after the samples so far."""
-        ...
 
     def results(self, ranges: Sequence[State]) -> Results:
         """The results over all samples, from the states of ranges in their order."""
-        ...
 
 
 class Means:

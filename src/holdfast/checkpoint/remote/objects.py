@@ -33,7 +33,6 @@ class Objects(Protocol):
         Returns:
             Whether it was written; False only with `new`, if there is an object of this name.
         """
-        ...
 
     def get(self, name: str) -> bytes:
         """The content of an object.
@@ -41,16 +40,12 @@ class Objects(Protocol):
         Raises:
             FileNotFoundError: There is none of this name.
         """
-        ...
 
     def size(self, name: str) -> int | None:
         """The size of an object in bytes; None if there is none of this name."""
-        ...
 
     def children(self, folder: str) -> list[str]:
         """The first parts of all names below a folder, as a listing shows them; "" is the root."""
-        ...
 
     def delete(self, name: str) -> None:
         """Delete an object, or all objects below a folder; it need not be there."""
-        ...

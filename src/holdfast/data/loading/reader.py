@@ -43,19 +43,15 @@ class Reader(Protocol):
 
     def is_over(self, step: int) -> bool:
         """True if the run is over when `step` steps are committed."""
-        ...
 
     def epoch_of(self, step: int) -> int:
         """The epoch of the current step or of the newest one, from 0."""
-        ...
 
     def ends_epoch(self, step: int) -> bool:
         """True if `step`, which is committed, was the last one of its epoch."""
-        ...
 
     def batch_size_of(self, step: int) -> int:
         """Samples of the current step, over all workers."""
-        ...
 
     def take(self, step: int, item: WorkItem, items: Sequence[WorkItem]) -> Loaded | None:
         """The samples of `item` in the current step, one of the `items` of this worker; None if it
@@ -65,25 +61,20 @@ class Reader(Protocol):
             Aborted: The generation ended before the samples were read.
             JobError: The data are not those that the run began with.
         """
-        ...
 
     def upcoming(self) -> Loaded | None:
         """The samples that `take` is likely to return next, if they have been read."""
-        ...
 
     def read_now(self, step: int, item: WorkItem) -> Loaded | None:
         """The samples of an item that this worker is not assigned; see `take`."""
-        ...
 
     def borrow(self, step: int) -> Loaded:
         """Samples of others for a worker that has none and must compute something; they count
         nothing. Two, because batch normalization fails with one.
         """
-        ...
 
     def advance(self) -> None:
         """Note that the current step is committed."""
-        ...
 
     def check(self, step: int, known: Mapping[str, Any]) -> dict[str, Any]:
         """Compare some samples, and the order of the epoch, with what the run has noted of them;
@@ -93,11 +84,9 @@ class Reader(Protocol):
             Aborted: The generation ended before the samples were read.
             JobError: They differ.
         """
-        ...
 
     def close(self) -> None:
         """Discard what was read ahead, and end all processes."""
-        ...
 
 
 class SampleReader:

@@ -118,8 +118,6 @@ class Top:
             case _ if key == ESCAPE:
                 self._page = "run"
                 self._note = ""
-            case _:
-                pass
         return True
 
     def _stop(self) -> None:

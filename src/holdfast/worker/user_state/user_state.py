@@ -47,11 +47,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """All of its state."""
-        ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take the state of another."""
-        ...
 
 
 class UserState:
