@@ -48,11 +48,17 @@ KillWait=2
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=2 RealMemory=4000
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=2 RealMemory=4000
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=2 RealMemory=4000 Gres=gpu:2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=2 RealMemory=4000 Gres=gpu:2
 PartitionName=spot Nodes=ALL Default=YES PriorityTier=1 GraceTime=30
 PartitionName=high Nodes=ALL PriorityTier=10
 """
+GPUS = """
+NodeName=n1 Name=gpu File={folder}/gpu[0-1]
+NodeName=n2 Name=gpu File={folder}/gpu[2-3]
+"""
+"""Files in place of devices."""
 
 
 class SlurmCluster:
@@ -75,7 +81,9 @@ class SlurmCluster:
         values = {"host": socket.gethostname(), "folder": self.folder}
         numbered = dict(zip(("port", "port1", "port2"), ports, strict=True))
         (self.folder / "slurm.conf").write_text(CONFIG.format(**values, **numbered))
-        (self.folder / "cgroup.conf").touch()
+        (self.folder / "gres.conf").write_text(GPUS.format(folder=self.folder))
+        for name in ("cgroup.conf", *(f"gpu{number}" for number in range(4))):
+            (self.folder / name).touch()
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))

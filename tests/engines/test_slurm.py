@@ -67,6 +67,14 @@ def test_what_the_job_lacks_is_named(cluster, submit, run, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
+def test_gpus_that_the_job_lacks_are_named(cluster, submit, tmp_path):
+    job = submit(script("resources.gpus=1", "workers=4"), "--gpus-per-node=1", "--cpus-per-task=2")
+    assert cluster.await_end(job) == "FAILED"
+    assert f"2 GPUs on each node; job {job} has 1: submit it with" in printed(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, run, tmp_path):
     job = submit(script("epochs=20"))

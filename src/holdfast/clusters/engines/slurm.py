@@ -85,6 +85,12 @@ class SlurmEngine(CommandAgents):
                 f"{in_words(needs.memory_bytes)} of memory on each node; job {self._job} has "
                 f"{in_words(memory)}: submit it with --mem={-(-needs.memory_bytes // _MB)}M"
             )
+        gpus = int(self._environment.get("SLURM_GPUS_ON_NODE", needs.gpus))  # salloc sets none
+        if gpus < needs.gpus:
+            return (
+                f"{needs.gpus} GPUs on each node; job {self._job} has {gpus}: submit it with "
+                f"--gpus-per-node={needs.gpus}"
+            )
         self.use(fit)
         return ""
 
