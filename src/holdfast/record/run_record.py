@@ -203,14 +203,12 @@ class RunRecord:
             case {"event": "checkpoint-committed", "step": int(step), "directory": str(directory)}:
                 if any(each.step == step for each in self.checkpoints[-1:]):
                     return  # of another host
-                size = _size_bytes(Path(directory))
+                size = size_bytes(Path(directory))
                 self.checkpoints.append(
                     Checkpoint(step=step, at=at, directory=directory, size_bytes=size)
                 )
             case {"event": "plan-changed", "step": int(step), "shards_per_worker": list(shards)}:
                 self.plans.append(PlanChange(step=step, at=at, shards=tuple(shards)))
-            case _:
-                pass
 
     def _take_sample(self, line: Mapping[str, Any]) -> None:
         newest = deque[Mapping[str, Any]](maxlen=MAX_SYSTEM_LINES)
@@ -356,7 +354,7 @@ def _are_numbered(found: Any, name: str) -> bool:
     )
 
 
-def _size_bytes(directory: Path) -> int | None:
+def size_bytes(directory: Path) -> int | None:
     """The size of a checkpoint; None if it is not here."""
     try:
         with os.scandir(directory) as files:

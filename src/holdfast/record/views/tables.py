@@ -66,8 +66,6 @@ def tables_of(record: RunRecord) -> list[TableSource]:
     ]
 
 
-NAMES: Final = ("steps", "workers", "evaluations", "events", "recoveries", "checkpoints")
-"""The names of the tables."""
 _STEPS: Final = {
     "step": int, "epoch": int, "loss": float, "norm": float, "lr": float, "samples": int,
     "seconds": float, "time_unix_s": float,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from holdfast.record import breakdown, live_state
 from holdfast.record.alert_rules import CHECKPOINT_FAILURE_CAUSES
 from holdfast.record.live_state import FailureWindow, RecentSteps, Roster
 from holdfast.record.recovery_reports import RecoveryReport
+from holdfast.record.run_record import size_bytes
 from holdfast.record.sink import Sink
 from holdfast.rundir.system_file import SystemFile
 from holdfast.sinks.prometheus import catalogue
@@ -168,16 +168,10 @@ class RunMetrics(Sink):
             case "checkpoint-committed" if event["step"] != self._checkpoint.get("step"):
                 self._checkpoint = event
                 self._checkpoints.inc()
-                self._checkpoint_bytes = self._size_of(Path(event["directory"]).name)
+                name = Path(event["directory"]).name
+                self._checkpoint_bytes = size_bytes(self._run_dir / "checkpoints" / name)
             case name if name in CHECKPOINT_FAILURE_CAUSES:
                 self._checkpoint_failures.labels(CHECKPOINT_FAILURE_CAUSES[name]).inc()
-
-    def _size_of(self, checkpoint: str) -> int | None:
-        """The size of a checkpoint; None if this host has no copy of it."""
-        folder = self._run_dir / "checkpoints" / checkpoint
-        with suppress(OSError):
-            return sum(file.stat().st_size for file in folder.iterdir())
-        return None
 
     def _training(self) -> Iterator[Family]:
         newest = self._steps.newest
