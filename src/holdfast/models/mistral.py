@@ -58,6 +58,15 @@ _DEVIATION: Final = 0.02
 _QUANTIZING_BYTES: Final = 2 << 30
 """Memory in which the largest weight of Mistral-7B is read and quantized."""
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_SIZES: Final = {
+    "vocabulary": "vocab_size",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "feedforward": "intermediate_size",
+}
+"""The job's keys of the network's sizes, and their names in its configuration."""
 
 
 def config_of(spec: MistralSpec) -> MistralConfig:
@@ -68,12 +77,7 @@ def config_of(spec: MistralSpec) -> MistralConfig:
     """
     if spec.path is None:
         return MistralConfig(
-            vocab_size=spec.size("vocabulary"),
-            hidden_size=spec.size("width"),
-            num_hidden_layers=spec.size("layers"),
-            num_attention_heads=spec.size("heads"),
-            num_key_value_heads=spec.size("kv_heads"),
-            intermediate_size=spec.size("feedforward"),
+            **{name: spec.size(key) for key, name in _SIZES.items()},
             bos_token_id=None,
             eos_token_id=None,
             use_cache=False,
@@ -97,15 +101,7 @@ def config_of(spec: MistralSpec) -> MistralConfig:
 
 def _check_sizes(spec: MistralSpec, given: Mapping[str, Any], path: Path) -> None:
     """Raises: JobError: A size that the job sets is another one in the folder."""
-    names = {
-        "vocabulary": "vocab_size",
-        "width": "hidden_size",
-        "layers": "num_hidden_layers",
-        "heads": "num_attention_heads",
-        "kv_heads": "num_key_value_heads",
-        "feedforward": "intermediate_size",
-    }
-    for key, name in names.items():
+    for key, name in _SIZES.items():
         if getattr(spec, key) not in (None, given.get(name)):
             raise JobError(
                 f"model.{key}={getattr(spec, key)}, but {path} says {name}={given.get(name)}; "
