@@ -25,13 +25,7 @@ SLOWED_BY: Final = {
     pynvml.nvmlClocksEventReasonSyncBoost: "sync boost",
 }
 """Reasons for a reduced clock that a person may do something about."""
-_THROTTLED_BY: Final = (
-    pynvml.nvmlClocksEventReasonSwPowerCap
-    | pynvml.nvmlClocksEventReasonHwSlowdown
-    | pynvml.nvmlClocksEventReasonSwThermalSlowdown
-    | pynvml.nvmlClocksEventReasonHwThermalSlowdown
-    | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
-)
+_THROTTLED_BY: Final = sum(SLOWED_BY) & ~pynvml.nvmlClocksEventReasonSyncBoost
 ASK_EVERY_S: Final = 1.0
 _VIOLATIONS: Final = pynvml.NVML_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_THERMAL
 
