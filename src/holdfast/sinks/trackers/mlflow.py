@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,12 +127,7 @@ def _name(name: str) -> str:
 
 
 def _tags(tags: Mapping[str, str]) -> dict[str, str]:
-    named = dict(_named(tags))
+    named = {f"holdfast.{name}": value[:MAX_VALUE] for name, value in tags.items()}
     if "git.commit" in tags:
         named["mlflow.source.git.commit"] = tags["git.commit"]
     return named
-
-
-def _named(tags: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, value in tags.items():
-        yield f"holdfast.{name}", value[:MAX_VALUE]
