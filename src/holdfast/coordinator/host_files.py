@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import json
 import os
 import re
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Final
 
 from holdfast.errors import ProtocolError
 from holdfast.job import JOB_FILE
-from holdfast.rundir import code_version
+from holdfast.rundir import code_version, json_lines
 from holdfast.rundir.json_lines import EventLog, StepFile
 from holdfast.rundir.run_directory import ARCHIVE, EVENTS, METRICS, PROFILE, SYSTEM, run_id_of
 from holdfast.rundir.system_file import SystemFile, samples_in
@@ -158,14 +157,9 @@ def _shipped_events(content: bytes) -> bytes:
 
 
 def _is_event(line: bytes) -> bool:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("event"), str)
-        and isinstance(value.get("time_unix_s"), int | float)
+    return any(
+        isinstance(value.get("event"), str) and isinstance(value.get("time_unix_s"), int | float)
+        for value in json_lines.objects_in(line)
     )
 
 
