@@ -11,7 +11,7 @@ import torch
 from checkpoints import ATTEMPT, bytes_of, header_of, layout_of, restore, state_of, store_in
 from conftest import sampled
 from holdfast.checkpoint import names
-from holdfast.checkpoint.commit import Committed, complete, prepare
+from holdfast.checkpoint.commit import complete, prepare
 from holdfast.checkpoint.part_file import write_part
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.sealing.seal import UNSEALED
@@ -54,7 +54,7 @@ class Host:
         error = "" if wanted else "another host has no space"
         result = CheckpointResult(generation=1, number=1, step=step, error=error)
         outcome = complete(self.store, prepared, result)
-        if isinstance(outcome, Committed):
+        if not outcome.result.error:
             self.published.append((len(self.disk.operations), step, seed))
 
     def delete_old(self):

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names
-from holdfast.checkpoint.commit import CommitFailed, Committed, Prepared, Write, complete, prepare
+from holdfast.checkpoint.commit import Completed, Prepared, Write, complete, prepare
 from holdfast.checkpoint.recorded import find_newest
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.actions import (
@@ -208,19 +208,10 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             self._store.remove_partial(current)
 
-    def _log_outcome(self, outcome: Committed | CommitFailed) -> None:
+    def _log_outcome(self, outcome: Completed) -> None:
         step = outcome.result.step
-        match outcome:
-            case Committed(location=location, is_new=is_new):
-                if is_new:
-                    self._log.event(
-                        "checkpoint-committed", step=step, directory=location, **self._where
-                    )
-            case CommitFailed():
-                self._log.event(
-                    "checkpoint-failed",
-                    step=step,
-                    reason=outcome.result.error,
-                    directory=self._store.location(names.checkpoint_name(step)),
-                    **self._where,
-                )
+        place = {"directory": self._store.location(names.checkpoint_name(step)), **self._where}
+        if outcome.is_new:
+            self._log.event("checkpoint-committed", step=step, **place)
+        elif reason := outcome.result.error:
+            self._log.event("checkpoint-failed", step=step, reason=reason, **place)

@@ -61,29 +61,16 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """This host has the checkpoint, durably.
+class Completed:
+    """What became of a draft: this host has the checkpoint, durably, or it is deleted.
 
     Attributes:
-        result: Result for its workers.
-        location: Its location.
-        is_new: True if it was not there before.
+        result: Result for its workers, with the reason if it has failed.
+        is_new: True if this host has a checkpoint that was not there before.
     """
 
     result: CheckpointResult
-    location: str
     is_new: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitFailed:
-    """This host does not have the checkpoint, and its draft is deleted.
-
-    Attributes:
-        result: Result for its workers, with the reason.
-    """
-
-    result: CheckpointResult
 
 
 def prepare(
@@ -134,29 +121,24 @@ def prepare(
     return Prepared(draft=replace(draft, error=error), attempt=attempt, differs=differs)
 
 
-def complete(
-    store: CheckpointStore, prepared: Prepared, result: CheckpointResult
-) -> Committed | CommitFailed:
+def complete(store: CheckpointStore, prepared: Prepared, result: CheckpointResult) -> Completed:
     """Publish a draft, or discard it if the checkpoint has failed."""
     draft = prepared.draft
     attempt = prepared.attempt
     # The host publishes if it has a draft and the coordinator has not called the checkpoint failed.
     error = draft.error or result.error
     if not error:
-        name = names.checkpoint_name(draft.step)
         try:
             # The same state is published already, so its second draft is of no use.
             if prepared.is_stored:
                 _discard(store, draft.step, attempt)
             else:
                 store.publish(draft.step, attempt)
-            return Committed(
-                result=result, location=store.location(name), is_new=not prepared.is_stored
-            )
+            return Completed(result=result, is_new=not prepared.is_stored)
         except OSError as failure:
             error = str(failure)
     _discard(store, draft.step, attempt)
-    return CommitFailed(result=replace(result, error=error))
+    return Completed(result=replace(result, error=error), is_new=False)
 
 
 def _discard(store: CheckpointStore, step: int, attempt: str) -> None:
