@@ -50,6 +50,7 @@ class Section:
 
 
 SECTIONS = {
+    1: Section("test_gpu_memory.py", 60, 0),
     3: Section("test_gpu_steady.py", 35, 4),
     4: Section("test_gpu_weights.py", 90, 4),
     5: Section("test_gpu_strict.py", 30, 0),
