@@ -170,10 +170,7 @@ class CheckpointSaver:
             Aborted: The generation is over.
             SelfEviction: Replicas differ.
         """
-        if not self._is_begun and self._progress.step != self._progress.saved_step:
-            if self._replica.flat.device.type != "cpu":  # whose bytes no other process can read
-                self.compare()
-            self._stage()
+        self._begin(in_memory=False)
         self._progress.deferred = False
 
     def keep_snapshot(self) -> None:
@@ -183,10 +180,7 @@ class CheckpointSaver:
             Aborted: The generation is over.
             SelfEviction: Replicas differ.
         """
-        if not self._is_begun and self._progress.step != self._progress.saved_step:
-            if self._replica.flat.device.type != "cpu":
-                self.compare()
-            self._stage(in_memory=True)
+        self._begin(in_memory=True)
 
     def save_or_defer(self) -> None:
         """Save, but in a later step if some worker would have to wait until checkpoints before this
@@ -255,6 +249,13 @@ class CheckpointSaver:
         """Newest checkpoint that this worker has begun in its generation."""
         generation = self._group.generation
         return self._begun if self._begun.generation == generation else Begun(generation)
+
+    def _begin(self, *, in_memory: bool) -> None:
+        """Begin a checkpoint or a snapshot, unless there is one of this step."""
+        if not self._is_begun and self._progress.step != self._progress.saved_step:
+            if self._replica.flat.device.type != "cpu":  # whose bytes no other process can read
+                self.compare()
+            self._stage(in_memory=in_memory)
 
     def _stage(self, *, in_memory: bool = False) -> None:
         """Copy this worker's share to a buffer, once that is free, and tell the agent; from a GPU,
