@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.api import missing_checkpoint_check
+from holdfast.api.result import RunResult
 from holdfast.errors import HoldfastError
 from holdfast.job.spec import Job
 from holdfast.record import registry
@@ -20,7 +21,7 @@ from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.endpoint import rejoin_hint
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions, run
-from holdfast.sinks.backup.backup_sink import sinks_of_backup
+from holdfast.sinks.backup.backup_sink import BackupSink
 from holdfast.sinks.callback import Callback, OnEvent
 from holdfast.sinks.notifier import Notifier
 from holdfast.sinks.prometheus.address import MetricsAddress
@@ -53,21 +54,6 @@ class Attendance:
 
 UNATTENDED: Final = Attendance()
 """A run that only the terminal shows."""
-
-
-class RunResult(Protocol):
-    """Result of a run."""
-
-    @property
-    def status(self) -> str:
-        """Word for how it ended."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The run directory."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
 
 
 T = TypeVar("T", bound=RunResult)
@@ -140,13 +126,16 @@ def sinks_of(
         JobError: A tracker, a notification or a backup cannot be used.
     """
     tell = terminal.print_lines
+    backup = None
+    if job.backup is not None:
+        backup = BackupSink(job.backup, os.environ, path, tell, lambda: controls.abort)
     return (
         terminal,
         RunFiles(path),
         Notifier(job.name, job.notify, os.environ, path, tell),
         callback,
         Trackers(job, os.environ, path, tell),
-        *sinks_of_backup(job.backup, path, os.environ, tell, lambda: controls.abort),
+        *([] if backup is None else [backup]),
     )
 
 

@@ -1,9 +1,9 @@
-"""Result: what a training run returns, and its weights, metrics and figures on disk."""
+"""Result: what a run returns; of one that trains, its weights, metrics and figures on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,3 +137,29 @@ class Result:
             for name, value in results.items()
         }
         return facts | metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptResult:
+    """Result of the run of a script.
+
+    Attributes:
+        status: `finished`, or `stopped` by a signal.
+        workers: Number that ran it.
+        restarts: Number of restarts of all of them.
+        seconds: Duration.
+        run_dir: The run's directory.
+    """
+
+    status: str
+    workers: int
+    restarts: int
+    seconds: float
+    run_dir: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return asdict(self) | {"run_dir": str(self.run_dir)}
+
+
+RunResult = Result | ScriptResult

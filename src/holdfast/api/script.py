@@ -5,41 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from holdfast.api.attended import UNATTENDED, Attendance, attend
 from holdfast.api.reserve import reserved
+from holdfast.api.result import ScriptResult
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
 from holdfast.rundir.run_directory import new_run, restarts_in
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptResult:
-    """Result of the run of a script.
-
-    Attributes:
-        status: `finished`, or `stopped` by a signal.
-        workers: Number that ran it.
-        restarts: Number of restarts of all of them.
-        seconds: Duration.
-        run_dir: The run's directory.
-    """
-
-    status: str
-    workers: int
-    restarts: int
-    seconds: float
-    run_dir: Path
-
-    def as_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
-        return asdict(self) | {"run_dir": str(self.run_dir)}
 
 
 def run_script(

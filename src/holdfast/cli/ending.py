@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import typer
 
-from holdfast.api.attended import RunResult
+from holdfast.api.result import RunResult
 from holdfast.cli.status import STOPPED_STATUS
 from holdfast.errors import HoldfastError, RankTraceback
 from holdfast.sinks.terminal import closing_table

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.attended import Attendance, RunResult
+from holdfast.api.attended import Attendance
 from holdfast.api.background import BACKGROUND, run_in_background
+from holdfast.api.result import RunResult
 from holdfast.api.train import check_job, run_job
 from holdfast.cli.arguments import (
     ENGINES,

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.attended import Attendance, RunResult
+from holdfast.api.attended import Attendance
+from holdfast.api.result import RunResult
 from holdfast.api.train import run_job
 from holdfast.cli import complete
 from holdfast.cli.arguments import (

@@ -29,48 +29,29 @@ _MAX_READ: Final = 1 << 16
 LOG: Final = "backup.log"
 
 
-def sinks_of_backup(
-    settings: BackupSettings | None,
-    run_dir: Path,
-    environment: Mapping[str, str],
-    tell: Callable[[str], None],
-    is_aborted: Callable[[], bool],
-) -> tuple[Sink, ...]:
-    """Sinks that copy a run to a second store, if the job wants that.
+class BackupSink(Sink):
+    """The process that copies one run, as the command has it.
 
     Args:
-        settings: The backup that the job wants; None for no backup.
-        run_dir: The run's directory.
+        settings: The backup that the job wants.
         environment: Variables of the process.
+        run_dir: The run's directory.
         tell: Called with a line for people.
         is_aborted: Says whether the run was ended at once, so that nothing waits.
 
     Raises:
         JobError: There is no such kind of store, or its library is not installed.
     """
-    if settings is None:
-        return ()
-    open_store(settings.to, environment)
-    return (BackupSink(settings, run_dir, tell, is_aborted),)
-
-
-class BackupSink(Sink):
-    """The process that copies one run, as the command has it.
-
-    Args:
-        settings: The backup that the job wants.
-        run_dir: The run's directory.
-        tell: Called with a line for people.
-        is_aborted: Function of `sinks_of_backup`.
-    """
 
     def __init__(
         self,
         settings: BackupSettings,
+        environment: Mapping[str, str],
         run_dir: Path,
         tell: Callable[[str], None],
         is_aborted: Callable[[], bool],
     ) -> None:
+        open_store(settings.to, environment)  # refuse before the run begins
         self._to = settings.to
         self._run_dir = run_dir
         self._tell = tell
