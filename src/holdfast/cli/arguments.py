@@ -71,6 +71,19 @@ AcceptOlder = Annotated[
     ),
 ]
 
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
+]
+
+NewRun = Annotated[
+    Path | None, typer.Option("--run", help="Run directory; default: a new one in runs/.")
+]
+
+Tee = Annotated[
+    str | None,
+    typer.Option(metavar="RANKS", help="Show the output of these ranks: all, or 0,2."),
+]
+
 Metrics = Annotated[
     str | None,
     typer.Option(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.api.attended import Attendance
 from holdfast.api.script import name_of, run_script
-from holdfast.cli.arguments import EndingJson, Metrics, Queue, metrics_address, ranks
+from holdfast.cli.arguments import EndingJson, Metrics, NewRun, Queue, Tee, metrics_address, ranks
 from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
 from holdfast.cli.ending import run_and_print
 from holdfast.errors import JobError
@@ -47,14 +46,8 @@ def run(
         float | None,
         typer.Option(help="Seconds without progress of any worker before a restart; default: 60."),
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option("--run", help="Run directory; default: a new one in runs/."),
-    ] = None,
-    tee: Annotated[
-        str,
-        typer.Option(metavar="RANKS", help="Show the output of these ranks: all, or 0,2."),
-    ] = "all",
+    run_dir: NewRun = None,
+    tee: Tee = "all",
     module: Annotated[
         bool, typer.Option("-m", "--module", help="Run SCRIPT as a module, like python -m.")
     ] = False,

@@ -20,9 +20,12 @@ from holdfast.cli.arguments import (
     EndingJson,
     JobOfRun,
     Metrics,
+    NewRun,
     Overrides,
     Profile,
     Queue,
+    Resume,
+    Tee,
     metrics_address,
     profiles,
     ranks,
@@ -43,12 +46,8 @@ def train(
     context: typer.Context,
     job: JobOfRun = None,
     overrides: Overrides = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Run directory; default: a new one in runs/.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
-    ] = False,
+    run: NewRun = None,
+    resume: Resume = False,
     backup: Annotated[
         str | None,
         typer.Option(
@@ -58,13 +57,7 @@ def train(
         ),
     ] = None,
     accept_older: AcceptOlder = False,
-    tee: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RANKS",
-            help="Show the output of these ranks: all, or 0,2.",
-        ),
-    ] = None,
+    tee: Tee = None,
     on: Annotated[
         str,
         typer.Option(

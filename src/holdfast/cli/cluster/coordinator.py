@@ -18,6 +18,7 @@ from holdfast.cli.arguments import (
     Metrics,
     Overrides,
     Profile,
+    Resume,
     metrics_address,
     profiles,
 )
@@ -56,9 +57,7 @@ def coordinator(
         Path | None,
         typer.Option(help="Run directory of this host; default: a new one in runs/."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")
-    ] = False,
+    resume: Resume = False,
     accept_older: AcceptOlder = False,
     profile: Profile = None,
     metrics: Metrics = None,
