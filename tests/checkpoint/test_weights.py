@@ -10,7 +10,7 @@ import torch
 
 from checkpoints import layout_of, save, state_of
 from holdfast.checkpoint.exports import weights
-from holdfast.checkpoint.exports.export import export, export_dcp
+from holdfast.checkpoint.exports.export import export
 from holdfast.checkpoint.find import find_checkpoint
 from holdfast.errors import CheckpointError, JobError
 
@@ -78,7 +78,7 @@ assert "holdfast" not in sys.modules
 @pytest.mark.slow
 def test_torch_distributed_checkpoint_reads_an_export_without_holdfast(checkpoint, tmp_path):
     target, plain, converted = (tmp_path / name for name in ("dcp", "plain.pt", "converted.pt"))
-    export_dcp(checkpoint, target)
+    export(checkpoint, target, is_dcp=True)
     export(checkpoint, plain)
     words = [sys.executable, "-W", "ignore", "-c", READ_BY_DCP, target, plain, converted]
     subprocess.run(words, check=True)
@@ -86,22 +86,22 @@ def test_torch_distributed_checkpoint_reads_an_export_without_holdfast(checkpoin
 
 def test_an_export_for_dcp_is_replaced_as_a_whole_or_not_at_all(checkpoint, tmp_path):
     target = tmp_path / "dcp"
-    export_dcp(checkpoint, target)
+    export(checkpoint, target, is_dcp=True)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
     with pytest.raises(JobError, match="exists; name another file"):
-        export_dcp(checkpoint, target)
+        export(checkpoint, target, is_dcp=True)
     with pytest.raises(JobError, match="no module ema"):
-        export_dcp(checkpoint, target, "ema", replace=True)
+        export(checkpoint, target, "ema", replace=True, is_dcp=True)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
-    export_dcp(checkpoint, target, "average", replace=True)
+    export(checkpoint, target, "average", replace=True, is_dcp=True)
     assert [path.name for path in tmp_path.iterdir()] == ["dcp"]
     other = tmp_path / "mine"
     other.mkdir()
     with pytest.raises(JobError, match=r"is not of torch\.distributed\.checkpoint"):
-        export_dcp(checkpoint, other, replace=True)
+        export(checkpoint, other, replace=True, is_dcp=True)
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match="file/dcp: Not a directory"):
-        export_dcp(checkpoint, tmp_path / "file" / "dcp")
+        export(checkpoint, tmp_path / "file" / "dcp", is_dcp=True)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def export(
     key: Path | None = None,
     *,
     replace: bool = False,
+    is_dcp: bool = False,
 ) -> None:
     """Write the weights of a checkpoint to `target`, as a whole or not at all.
 
@@ -37,13 +38,18 @@ def export(
             library transformers or adapters of the library peft.
         of, key: Defined in `read_checkpoint`.
         replace: True to replace a file that exists.
+        is_dcp: True to write the directory that `torch.distributed.checkpoint.load` reads instead.
 
     Raises:
         JobError: `target` exists, is none of these or cannot hold the state dict, or no key opens
             the checkpoint.
         CheckpointError: The checkpoint is damaged.
     """
-    _check_absent(target, replace=replace)
+    if target.exists() and not replace:
+        raise JobError(f"{target} exists; name another file, or add --force to replace it")
+    if is_dcp:
+        _export_dcp(checkpoint, target, of, key)
+        return
     match target.suffix:
         case ".safetensors":
             _write(target, _copies(read_checkpoint(checkpoint, of, key)), save_file)
@@ -58,16 +64,7 @@ def export(
             )
 
 
-def export_dcp(
-    checkpoint: Path,
-    target: Path,
-    of: str | None = None,
-    key: Path | None = None,
-    *,
-    replace: bool = False,
-) -> None:
-    """Write the directory that `torch.distributed.checkpoint.load` reads; else as `export`."""
-    _check_absent(target, replace=replace)
+def _export_dcp(checkpoint: Path, target: Path, of: str | None, key: Path | None) -> None:
     if target.exists() and not (target / _METADATA).exists():
         raise JobError(f"{target} is not of torch.distributed.checkpoint; name another directory")
     weights = read_checkpoint(checkpoint, of, key)
@@ -105,12 +102,6 @@ def _take_place(draft: Path, target: Path) -> None:
         target.rename(old)
     draft.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _check_absent(target: Path, *, replace: bool) -> None:
-    """Raises: JobError: `target` exists, and is not to be replaced."""
-    if target.exists() and not replace:
-        raise JobError(f"{target} exists; name another file, or add --force to replace it")
 
 
 def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | None) -> None:

@@ -72,14 +72,11 @@ def export(
         return
     if target is None:
         raise JobError("name the FILE for the weights, or --format for the record of the run")
-    if form is Format.DCP:
-        from holdfast.checkpoint.exports.export import export_dcp as write
-    else:
-        from holdfast.checkpoint.exports.export import export as write
+    from holdfast.checkpoint.exports.export import export as write
 
     checkpoint = find_checkpoint(source, best=best)
     try:
-        write(checkpoint, target, of, key_file, replace=force)
+        write(checkpoint, target, of, key_file, replace=force, is_dcp=form is Format.DCP)
     except OSError as error:
         raise CheckpointError(f"{error.filename or checkpoint}: {error.strerror}") from None
     print(f"{checkpoint} -> {target}")
