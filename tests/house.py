@@ -106,7 +106,7 @@ def table() -> list[tuple[str, float, float]]:
     outside = sum(size for name, size in sizes.items() if name not in in_runs)
     benchmarks = sum(len(lines_of(name)) for name in sources("holdfast_bench"))
     return [
-        ("lines of the product", sum(sizes.values()), 73_450),
+        ("lines of the product", sum(sizes.values()), 75_700),
         ("  of these in no process of a run", outside, 22_000),
         ("lines of the benchmarks", benchmarks, 15_750),
         ("most modules in a folder", max(folders.values()), 18),
