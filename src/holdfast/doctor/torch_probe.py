@@ -9,10 +9,12 @@ import argparse
 import inspect
 import os
 import sys
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import torch
 
+from holdfast.arena.device.memory import allocate, open_peer, pattern
 from holdfast.arena.replica import Trained, replica_layout
 from holdfast.collectives.slot import SlotLayout
 from holdfast.doctor.torch_report import Gpu, ModelSize, TorchReport
@@ -24,6 +26,8 @@ from holdfast.tasks import program
 from holdfast.tasks.task import FineTunes
 from holdfast.worker.checks.kernels import kernel_digests
 from holdfast.worker.checks.numerics import numerics_of
+
+PROBE_BYTES: Final = 64 << 20
 
 
 def main() -> None:
@@ -56,6 +60,7 @@ def _report(job: TrainJob) -> TorchReport:
         cuda=torch.version.cuda or "",
         nccl=_nccl() if gpus else "",
         gpus=tuple(gpus),
+        not_mapped=why_not_mapped([torch.device("cuda", each) for each in range(len(gpus))]),
         numerics=numerics_of(job.numerics, job.model, device),
         kernels=kernel_digests(),
         size=size,
@@ -72,6 +77,29 @@ def _gpu(number: int) -> Gpu:
     ones = torch.ones(1024, device=torch.device("cuda", number))
     assert float(ones.sum()) == 1024, "the GPU adds"
     return Gpu(name=torch.cuda.get_device_name(number), free_bytes=free, total_bytes=total)
+
+
+def why_not_mapped(devices: Sequence[torch.device]) -> str:
+    """Why the memory of each device cannot be read by all, as other processes map it; empty if it
+    can.
+    """
+    try:
+        for owner in devices:
+            memory = allocate(owner, PROBE_BYTES)
+            memory.bytes[:PROBE_BYTES] = pattern(1, memory.bytes[:PROBE_BYTES])
+            if owner.type == "cuda":
+                torch.cuda.synchronize(owner)
+            for reader in devices:
+                peer = open_peer(reader, os.dup(memory.fd), PROBE_BYTES)
+                found = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=reader)
+                peer.read(0, found)
+                if not torch.equal(found, pattern(1, found)):
+                    return f"{reader} reads other bytes from {owner} than were written there"
+                peer.close()
+            os.close(memory.fd)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _size(job: TrainJob) -> ModelSize | None:

@@ -50,6 +50,7 @@ class TorchReport(Strict):
     Attributes:
         torch, cuda, nccl: Versions; empty where there is none.
         gpus: GPUs that torch uses.
+        not_mapped: Why GPUs cannot read each other's memory; empty if they can.
         numerics: Values that decide the bits of the job; see `worker.checks.numerics`.
         kernels: Digests of what this processor computes.
         size: Size of the job's model, if it is known.
@@ -60,6 +61,7 @@ class TorchReport(Strict):
     cuda: str = ""
     nccl: str = ""
     gpus: tuple[Gpu, ...] = ()
+    not_mapped: str = ""
     numerics: dict[str, str]
     kernels: dict[str, str]
     size: ModelSize | None = None
@@ -104,6 +106,8 @@ def findings(report: TorchReport, needs: HostNeeds) -> Iterator[Finding]:
     built = f", built for CUDA {report.cuda}" if report.cuda else ""
     yield ok("torch", f"{report.torch}{built}; {report.numerics['capability']}")
     yield _gpus(report, needs)
+    if report.gpus and job.device != "cpu":
+        yield _device_memory(report)
     if not needs.is_first and job.task not in reference.BUILTIN:
         yield ok("task and data", f"the run brings the code of {job.task}")
     elif report.problem:
@@ -151,6 +155,21 @@ def _gpus(report: TorchReport, needs: HostNeeds) -> Finding:
             f"set workers={len(report.gpus) * job.hosts}",
         )
     return ok("gpu", f"{names}; NCCL {report.nccl}, driver {_driver()}")
+
+
+def _device_memory(report: TorchReport) -> Finding:
+    if report.not_mapped:
+        return advice(
+            "device memory",
+            f"cannot be mapped by other processes: {report.not_mapped}. Workers of this host copy "
+            "gradients through its memory (exchange=staged), and a lone worker's state is lost "
+            "with it, but for snapshots",
+            "update the driver, or allow access between GPUs",
+        )
+    return ok(
+        "device memory",
+        "workers read each other's (exchange=mapped), and a lone worker's state outlives it",
+    )
 
 
 def _driver() -> str:

@@ -18,6 +18,7 @@ from typing import Final
 import torch
 
 from holdfast.arena.device.mapped import MappedMemory
+from holdfast.arena.device.memory import pattern
 from holdfast.arena.intact_replicas import has_progress
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -153,18 +154,12 @@ class MappedPeers:
         assert mapped is not None, "memory was opened"
         # The share is free: no member reads one before the next reduction.
         own = mapped.share[:PROBE_BYTES]
-        own.copy_(_pattern(self._group.rank, own))
+        own.copy_(pattern(self._group.rank, own))
         self._queue.wait()
         self._group.local_barrier(WorkerTag.MAPPED, step)
         found = torch.empty_like(own)
         for rank in set(self._group.local) - {self._group.rank}:
             mapped.read_share(rank, 0, found)
-            if not torch.equal(found, _pattern(rank, found)):
+            if not torch.equal(found, pattern(rank, found)):
                 return f"what is read from rank {rank} differs from what it has written"
         return ""
-
-
-def _pattern(rank: int, like: torch.Tensor) -> torch.Tensor:
-    """Bytes that tell places and ranks apart, of the size and device of another tensor."""
-    words = torch.arange(-(-len(like) // 8), device=like.device)
-    return (words * 0x9E3779B97F4A7C1 + rank).view(torch.uint8)[: len(like)]
