@@ -1,6 +1,10 @@
 """Gradients that are summed over several hosts have the bits of one host."""
 
+import functools
+import itertools
+import random
 import threading
+from collections import Counter, defaultdict
 
 import pytest
 import torch
@@ -8,7 +12,8 @@ import torch
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.connections import Listener
-from holdfast.collectives.device_sums import DeviceSums
+from holdfast.collectives.device_exchange import sum_messages
+from holdfast.collectives.device_sums import DeviceSums, largest_share
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
@@ -16,7 +21,7 @@ from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
-from holdfast.core.step.plan import Plan
+from holdfast.core.step.plan import Plan, cells
 from holdfast.errors import HoldfastError
 from holdfast.job.train_job import TrainJob
 from holdfast.worker.context import WorkerContext
@@ -120,6 +125,11 @@ def train(group, host, counts, num_leaves, empty, exchange):
     return found
 
 
+@functools.cache
+def on_one_host(counts, empty):
+    return run(counts, [list(range(len(counts)))], empty)
+
+
 def run(counts, hosts, empty=(), exchange="arena"):
     """The results of every worker, with `hosts` as the ranks of each host."""
     num_leaves, world_size = sum(counts), len(counts)
@@ -175,7 +185,7 @@ def run(counts, hosts, empty=(), exchange="arena"):
 )
 @pytest.mark.parametrize("exchange", ["arena", "staged", "nccl"])
 def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, empty, exchange):
-    one = run(counts, [list(range(len(counts)))], empty)
+    one = on_one_host(counts, empty)
     several = run(counts, hosts, empty, exchange)
     for rank, steps in one.items():
         assert isinstance(several[rank], list), several[rank]
@@ -183,3 +193,40 @@ def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, em
             assert mine[:-2] == theirs[:-2]
             assert theirs[-2] in (mine[-2], None)
             assert all(map(torch.equal, mine[-1], theirs[-1]))
+
+
+def test_workers_expect_the_messages_that_others_send_in_their_order():
+    draw = random.Random(0)
+    for _ in range(50):
+        ranks = itertools.count()
+        hosts = [
+            tuple(itertools.islice(ranks, draw.randint(1, 4))) for _ in range(draw.randint(2, 4))
+        ]
+        described = GroupHosts(ranks=tuple(hosts), addresses={}, key=b"")
+        lanes = range(described.num_lanes)
+        blocks = [[range(draw.randint(0, 2)) for _ in lanes] for _ in hosts]
+        nodes = {host: draw.sample(range(1, 16), draw.randint(0, 3)) for host in range(len(hosts))}
+        networks = [Network(described, rank, None) for rank in range(next(ranks))]
+        sent, received = defaultdict(list), defaultdict(list)
+        for rank, network in enumerate(networks):
+            for other, place, node in sum_messages(network, blocks, nodes, is_sent=True):
+                sent[rank, other].append((place, node))
+            for other, (_, lane), node in sum_messages(network, blocks, nodes, is_sent=False):
+                received[other, rank].append(((network.host, lane), node))
+        assert sent == received
+        # Every sum reaches the owner of each cell that has blocks, once.
+        assert Counter(each for pair in sent.values() for each in pair) == Counter(
+            ((host, lane), node)
+            for host, lane in itertools.product(range(len(hosts)), lanes)
+            for other, theirs in nodes.items()
+            for node in theirs
+            if other != host and blocks[host][lane]
+        )
+
+
+@pytest.mark.parametrize(("hosts", "lanes"), [(2, 2), (2, 3), (3, 2), (1, 5)])
+def test_every_share_of_a_lane_fits_in_mapped_memory(hosts, lanes):
+    sizes = [block.nbytes for block in new_slot().blocks]
+    divided = cells(sizes, hosts, lanes)
+    largest = max(sum(sizes[i] for host in divided for i in host[lane]) for lane in range(lanes))
+    assert largest <= largest_share(LAYOUT, hosts * lanes) <= sum(sizes)

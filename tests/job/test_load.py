@@ -271,6 +271,8 @@ def test_workers_without_shards_are_refused(keys, begun, message):
         ({"exchange": "arena", "sync": "ddp"}, "exchange=arena .* sync=ddp; set sync=tree"),
         ({"exchange": "alone", "non_finite": "recompute"}, "set non_finite=stop or skip"),
         ({"exchange": "alone", "workers": "auto"}, "workers=auto; set workers=1"),
+        ({"exchange": "nccl", "network": "trusted"}, "nccl .* hosts=1; set exchange=auto"),
+        ({"exchange": "nccl", "hosts": 2}, "nccl .* network=tls; set network=trusted"),
         ({"hosts": 2, "non_finite": "recompute"}, "hosts=2 .* non_finite=recompute; set"),
         ({"hosts": 2, "verify": {"recompute": 0.5}}, "verify.recompute; set verify.recompute=0"),
         ({"hosts": 2, "workers": "auto"}, "hosts=2 .* workers=auto; set a number of workers"),

@@ -14,7 +14,6 @@ from torch import nn
 
 from faults import is_first, wrap
 from holdfast.collectives.barrier_tags import ReduceTag
-from holdfast.worker.process_groups.device_messages import AbortableGloo
 
 PAUSES_S = {"sleep": 600, "nap": 3}
 SIGNALS = {
@@ -43,12 +42,6 @@ def main(session):
     for shard in session.shards(Points(), epochs=3):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
     session.evaluate(Points(), measure)
-
-
-def unabortable(session):
-    """Does as `main`, with a process group that does not end when it is aborted."""
-    AbortableGloo.abort = lambda _: None
-    main(session)
 
 
 def measuring(session):

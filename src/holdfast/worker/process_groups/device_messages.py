@@ -5,7 +5,7 @@
 
 NCCL moves what is on GPUs, gloo what is in memory. Neither adds anything. Each generation has a
 group of its own. No call of a library outlives a generation: it is made in a thread, and aborted.
-Where that does not end it, the worker ends itself: its state is on the device and outlives it.
+Where that does not end it, the worker ends itself, and is replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]
@@ -27,12 +28,14 @@ from holdfast.collectives.reduction import Message
 from holdfast.core.failures import LEFT_STATUS
 from holdfast.errors import Aborted, JobError
 from holdfast.worker.context import WorkerContext
-from holdfast.worker.process_groups.cascade import is_connection_error
+from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.interface import has_own_gpu, set_interface
 from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 
 ABORT_TIMEOUT_S: Final = 1.0
 """How long the end of a process group may take before the worker ends itself."""
+TIMEOUT: Final = timedelta(days=365)
+"""Limit of waits in a library, above any of the worker's own."""
 CONNECTING: Final = "connecting the devices of workers"
 NCCL_VARIABLES: Final = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -46,17 +49,19 @@ NCCL_VARIABLES: Final = {
 """What keeps PyTorch from ending the process, and from blocking it, when another worker is lost."""
 _UNUSED_TAG: Final = 1
 
+T = TypeVar("T")
+
 
 class AbortableGloo(distributed_c10d.ProcessGroupGloo):
     """Gloo whose waits end when it is aborted."""
 
     def abort(self) -> None:
-        """End all waits: gloo breaks the connections of a group when one of its waits ends."""
+        """End all waits: gloo breaks all connections of a group where it waits in vain on one."""
         gloo: Any = self  # its methods are missing in PyTorch's stubs
-        other = 1 if gloo.rank() == 0 else 0
-        with contextlib.suppress(RuntimeError):
-            never = gloo.recv([torch.empty(1, dtype=torch.uint8)], other, _UNUSED_TAG)
-            never.wait(timedelta(milliseconds=1))
+        for other in set(range(gloo.size())) - {gloo.rank()}:
+            with contextlib.suppress(RuntimeError):
+                never = gloo.recv([torch.empty(1, dtype=torch.uint8)], other, _UNUSED_TAG)
+                never.wait(timedelta(milliseconds=1))
 
 
 class ProcessGroupMessages:
@@ -82,6 +87,7 @@ class ProcessGroupMessages:
         self._rendezvous: Rendezvous | None = None
         self._backend: Any = None
         self._done = threading.Event()  # of the newest call
+        self._has_exchanged = False  # in this generation
 
     def connect(self) -> None:
         """Connect to the members of the generation that begins, on several hosts.
@@ -89,38 +95,40 @@ class ProcessGroupMessages:
         Raises:
             Aborted: The generation is over.
         """
-        if self._backend is not None:
-            self._end()
+        self._end()
         group = self._worker.group
-        if group.network is None:
+        network = group.network
+        if network is None:
             return
         set_interface(group)
         self._rendezvous = meet(group, self._worker.agent, "trusted", port=0)
-        self._call(group.network, self._make_backend, CONNECTING)
+        self._backend = backend = self._call(
+            network, partial(self._make_backend, self._rendezvous), CONNECTING
+        )
+        if self._device.type == "cuda":
+            self._call(
+                network, lambda: backend.eager_connect_single_device(self._device), CONNECTING
+            )
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], what: str) -> None:
         """Implements `DeviceMessages.exchange`."""
         network = self._worker.group.network
         assert network is not None
         self._call(network, lambda: self._exchange(sends, receives), what)
+        self._has_exchanged = True
 
-    def _make_backend(self) -> None:
+    def _make_backend(self, rendezvous: Rendezvous) -> Any:
         group = self._worker.group
-        assert self._rendezvous is not None
-        store = PrefixStore(f"generation-{group.generation}", self._rendezvous.connect())
-        # The limit of all waits is the worker's own.
-        timeout = timedelta(days=365)
+        size = len(group.members)
+        store = PrefixStore(f"generation-{group.generation}", rendezvous.connect())
         if self._device.type != "cuda":
-            self._backend = AbortableGloo(store, group.rank, len(group.members), timeout)
-            return
-        os.environ.update(NCCL_VARIABLES)
+            return AbortableGloo(store, group.rank, size, TIMEOUT)
+        for name, value in NCCL_VARIABLES.items():
+            os.environ.setdefault(name, value)
         options = distributed_c10d.ProcessGroupNCCL.Options()
         options.config.blocking = 0
-        options._timeout = timeout
-        self._backend = distributed_c10d.ProcessGroupNCCL(
-            store, group.rank, len(group.members), options
-        )
-        self._backend.eager_connect_single_device(self._device)
+        options._timeout = TIMEOUT
+        return distributed_c10d.ProcessGroupNCCL(store, group.rank, size, options)
 
     def _exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         if not (sends or receives):
@@ -137,13 +145,15 @@ class ProcessGroupMessages:
             work.wait()
         self._queue.wait()
 
-    def _call(self, network: Network, call: Callable[[], None], what: str) -> None:
+    def _call(self, network: Network, call: Callable[[], T], what: str) -> T:
         """Call a library in a thread.
 
         Raises:
-            Aborted: The generation is over, and so is the call.
+            Aborted: The generation is over, and so is the call: only one that connects is left to
+                itself, as it has no memory of a device yet.
         """
         done = self._done = threading.Event()
+        results: list[T] = []
         errors: list[Exception] = []
         # A thread begins with the default stream, and NCCL follows the one that it is called in.
         stream = None if self._device.type != "cuda" else torch.cuda.current_stream(self._device)
@@ -151,7 +161,7 @@ class ProcessGroupMessages:
         def run() -> None:
             try:
                 with torch.cuda.stream(stream):
-                    call()
+                    results.append(call())
             except Exception as error:  # noqa: BLE001  # raised in the worker's own thread
                 errors.append(error)
             finally:
@@ -161,23 +171,36 @@ class ProcessGroupMessages:
         try:
             network.await_event(done, what)
             for error in errors:
-                # A survivor's error may be known before the agent has reported what caused it.
-                if not is_connection_error(error):
-                    raise error
-                network.await_abort(what)
+                self._raise(network, error, what)
         except Aborted:
             self._end()
             raise
+        return results[0]
+
+    def _raise(self, network: Network, error: Exception, what: str) -> NoReturn:
+        """Raise an error of a library, unless it is of a connection.
+
+        Raises:
+            Aborted: The generation is over. A survivor sees a connection break before its agent
+                reports whose worker was lost.
+        """
+        if is_connection_error(error):
+            # What has worked breaks by chance, so new connections will do.
+            if self._has_exchanged:
+                network.await_abort(what)
+            await_abort(self._worker.group)
+        raise error
 
     def _end(self) -> None:
-        """Abort the group, and the call that is under way. Where that takes too long, the library
-        may still read or write memory, so this process ends.
+        """Abort the group, if there is one, and the call that is under way. Where that takes too
+        long, the library may still read or write memory, so this process ends.
         """
+        if self._backend is None:
+            return
         ended = threading.Event()
 
         def abort() -> None:
-            if self._backend is not None:
-                self._backend.abort()
+            self._backend.abort()
             self._done.wait()
             ended.set()
 
@@ -188,3 +211,4 @@ class ProcessGroupMessages:
             os._exit(LEFT_STATUS)
         self._backend = None
         self._rendezvous = None
+        self._has_exchanged = False
