@@ -10,8 +10,9 @@ Workers read each other in one of two ways, with the same bits:
     staged   through slots and root of the arena, where a device copies to and from
 
 A worker writes only to its own memory and to its own slots of the arena. It waits for its own
-device before it meets the others at a barrier, and no device waits for another one. So the work of
-each ends, even if another worker is lost.
+device before it meets the others at a barrier, and no device waits for another one of its host. So
+if a worker is lost, the work of all others ends. `device_exchange` connects the devices of several
+hosts.
 """
 
 from __future__ import annotations
@@ -333,7 +334,7 @@ def largest_share(layout: SlotLayout, workers: int) -> int:
     """The size of the largest share that one of up to so many workers can have, bytes, where each
     serves one lane.
 
-    The share of a lone worker does not count: no other one reads it.
+    The share of a lone worker does not count, as no other one reads it.
     """
     if workers == 1:
         return 0
