@@ -122,11 +122,8 @@ def log_retention_event(log: EventLog, event: RetentionEvent, where: Mapping[str
     if isinstance(event, RetentionFailed):
         log.event("retention-failed", reason=event.reason, **where)
         return
-    log.event(
-        "checkpoint-corrupt" if event.is_corrupt else "checkpoint-unreadable",
-        step=event.step,
-        directory=event.location,
-        file=event.file,
-        reason=event.reason,
-        **where,
-    )
+    what = {"step": event.step, "directory": event.location, "file": event.file}
+    if event.is_corrupt:
+        log.event("checkpoint-corrupt", **what, reason=event.reason, **where)
+    else:
+        log.event("checkpoint-unreadable", **what, reason=event.reason, **where)
