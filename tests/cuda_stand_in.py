@@ -6,6 +6,7 @@
 Both end with what they still map of such memory.
 """
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -25,6 +26,7 @@ def act_as_gpu():
     stream = SimpleNamespace(cuda_stream=STREAM, synchronize=lambda: None)
     torch.cuda.current_stream = lambda _: stream
     torch.cuda.synchronize = lambda _: None
+    torch.cuda.device = contextlib.nullcontext
     cuda.tensor_at = lambda _, address, size: torch.frombuffer(
         (ctypes.c_ubyte * size).from_address(address), dtype=torch.uint8
     )

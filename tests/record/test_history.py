@@ -15,6 +15,7 @@ SOURCES = Path(holdfast.__file__).parent
 COMPOSED = {
     "runs/process_exits.py": ["agent-exited", "coordinator-exited", "fork-server-exited"],
     "rundir/run_directory.py": [],  # what its callers name
+    "worker/loop/training_loop.py": [],
 }
 KILLED = "was killed by SIGKILL"
 EVENTS = [
@@ -108,7 +109,7 @@ def _names_of_events(tree):
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     found = []
     for call in calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "event":
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("event", "_log_event"):
             found.append(call.args[0])
         elif isinstance(call.func, ast.Name) and call.func.id == "log_event":
             found.append(call.args[1])  # after the run's directory

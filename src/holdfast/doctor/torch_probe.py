@@ -97,7 +97,7 @@ def why_not_mapped(devices: Sequence[torch.device]) -> str:
                     return f"{reader} reads other bytes from {owner} than were written there"
                 peer.close()
             os.close(memory.fd)
-    except OSError as error:
+    except (OSError, torch.OutOfMemoryError) as error:
         return str(error)
     return ""
 

@@ -198,7 +198,9 @@ class CudaPeer:
         source = self._mapping.address + start
         stream = torch.cuda.current_stream(self._device).cuda_stream
         copied = (target.data_ptr(), source, target.numel(), stream)
-        _call(self._device, "cuMemcpyAsync", *copied)
+        # The default stream has no handle: it is that of the current device.
+        with torch.cuda.device(self._device):
+            _call(self._device, "cuMemcpyAsync", *copied)
 
     def close(self) -> None:
         """Implements `PeerMemory.close`."""
