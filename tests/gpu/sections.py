@@ -50,12 +50,12 @@ class Section:
 
 
 SECTIONS = {
-    1: Section("test_gpu_memory.py", 60, 0),
+    1: Section("test_gpu_memory.py", 40, 0),
     3: Section("test_gpu_steady.py", 35, 4),
     4: Section("test_gpu_weights.py", 90, 4),
     5: Section("test_gpu_strict.py", 30, 0),
     6: Section("test_gpu_kills.py", 75, 4),
-    7: Section("test_gpu_speed.py", 190, 0),
+    7: Section("test_gpu_speed.py", 150, 0),
     8: Section("test_gpu_nccl.py", 60, 4, by_name=True),
     9: Section("test_gpu_qlora.py", 240, 0, by_name=True),
 }
