@@ -57,7 +57,7 @@ class Kills:
             self.mapped = {rank: mapped_in(pid) for rank, pid in pids.items()}
 
 
-@pytest.mark.parametrize(("kills", "workers"), sampled([(3, 1), (6, 2), (50, 2)], 0, 1))
+@pytest.mark.parametrize(("kills", "workers"), sampled([(2, 1), (3, 2), (50, 2)], 0, 1))
 def test_nothing_is_left_behind_by_workers_that_are_killed(
     train, reference, tmp_path, kills, workers
 ):
