@@ -2,8 +2,9 @@
 
     python cuda_stand_in.py own SIZE     allocate, write, say the descriptor; then wait to be killed
     python cuda_stand_in.py read FD SIZE  map the memory 20 times, and say its bytes
+    python cuda_stand_in.py fail SIZE    have each call fail in turn, and say with what error
 
-Both end with what they still map of such memory.
+All end with what they still map of such memory.
 """
 
 import contextlib
@@ -56,6 +57,32 @@ def read(fd, size):
     print(int((found != (torch.arange(size) % 251)[5:]).sum()), *left())
 
 
+def fail(size):
+    memory = cuda.CudaMemory(GPU, size)
+    print(*left())
+    owning = ["cuMemCreate", "cuMemExportToShareableHandle"]
+    mapping = ["cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"]
+    for call in owning + mapping:
+        said(call, lambda: cuda.CudaMemory(GPU, size))
+    for call in ["cuMemImportFromShareableHandle", *mapping]:
+        said(call, lambda: cuda.CudaPeer(GPU, memory.fd, size))
+    cuda.tensor_at = raises
+    said("tensor_at", lambda: cuda.CudaMemory(GPU, size))
+
+
+def said(call, take):
+    """Say what `take` raises where a call fails, and what is left then."""
+    os.environ["CUDA_STAND_IN_FAILS"] = call
+    try:
+        take()
+    except OSError as error:
+        print(error, *left(), sep=" | ")
+
+
+def raises(*_):
+    raise OSError("no tensor")
+
+
 if __name__ == "__main__":
     act_as_gpu()
-    {"own": own, "read": read}[sys.argv[1]](*map(int, sys.argv[2:]))
+    {"own": own, "read": read, "fail": fail}[sys.argv[1]](*map(int, sys.argv[2:]))

@@ -10,11 +10,11 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 
-from holdfast.arena.device.memory import allocate, open_peer, pattern
+from holdfast.arena.device.memory import PROBE_BYTES, allocate, open_peer, pattern
 from holdfast.arena.replica import Trained, replica_layout
 from holdfast.collectives.slot import SlotLayout
 from holdfast.doctor.torch_report import Gpu, ModelSize, TorchReport
@@ -26,8 +26,6 @@ from holdfast.tasks import program
 from holdfast.tasks.task import FineTunes
 from holdfast.worker.checks.kernels import kernel_digests
 from holdfast.worker.checks.numerics import numerics_of
-
-PROBE_BYTES: Final = 64 << 20
 
 
 def main() -> None:

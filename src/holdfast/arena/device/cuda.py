@@ -164,12 +164,12 @@ class CudaMemory:
             _call(device, "cuMemExportToShareableHandle", ctypes.byref(fd), *to_descriptor)
             undo.pop_all()
         self.fd = fd.value
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self.fd)
             self._mapping = _Mapping(device, handle.value, size_bytes, _READ_WRITE)
-        except OSError:
-            os.close(self.fd)
-            raise
-        self.bytes = tensor_at(device, self._mapping.address, size_bytes).zero_()
+            undo.callback(self._mapping.close)
+            self.bytes = tensor_at(device, self._mapping.address, size_bytes).zero_()
+            undo.pop_all()
 
 
 class CudaPeer:
@@ -188,10 +188,11 @@ class CudaPeer:
 
     def __init__(self, device: torch.device, fd: int, size_bytes: int) -> None:
         self._device = device
+        size_bytes = _whole(device, size_bytes)
         handle = _HANDLE()
         into = ctypes.byref(handle)
         _call(device, "cuMemImportFromShareableHandle", into, fd, _DESCRIPTOR)
-        self._mapping = _Mapping(device, handle.value, _whole(device, size_bytes), _READ)
+        self._mapping = _Mapping(device, handle.value, size_bytes, _READ)
 
     def read(self, start: int, target: torch.Tensor) -> None:
         """Implements `PeerMemory.read`."""

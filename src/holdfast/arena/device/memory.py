@@ -9,12 +9,15 @@ to it. There are two backings: `CudaMemory` on a GPU, and a memfd for tensors on
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
 from holdfast.arena.device.cuda import CudaMemory, CudaPeer
 from holdfast.arena.pages import map_file
+
+PROBE_BYTES: Final = 64 << 20
+"""The longest pattern that a process reads from another one to see that it can."""
 
 
 class OwnMemory(Protocol):

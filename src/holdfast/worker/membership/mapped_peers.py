@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from holdfast.arena.device.mapped import MappedMemory
-from holdfast.arena.device.memory import pattern
+from holdfast.arena.device.memory import PROBE_BYTES, pattern
 from holdfast.arena.intact_replicas import has_progress
 from holdfast.arena.memory import Arena
 from holdfast.collectives.barrier_tags import WorkerTag
@@ -27,9 +26,6 @@ from holdfast.errors import JobError
 from holdfast.rundir.run_directory import log_event
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.membership.attach import AttachedModels
-
-PROBE_BYTES: Final = 64 << 20
-"""The longest pattern that a worker reads from another one."""
 
 
 class MappedPeers:
