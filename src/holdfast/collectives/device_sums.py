@@ -207,15 +207,13 @@ class DeviceSums:
     def sum_of_cell(self, term: tree.Term, blocks: Sequence[int]) -> torch.Tensor:
         """A cell of the sum of partial sums of this host, on the device: uint8[n]."""
         found = self.new_cell(blocks)
-        self._queue.run(partial(self._write_sum, term, blocks, found))
-        return found
 
-    def _write_sum(self, term: tree.Term, blocks: Sequence[int], found: torch.Tensor) -> None:
-        ranges = _merged(self._layout, blocks)
-        first = ranges[0].start
-        for piece in _pieces(ranges):
-            total = self._sum(term, piece).view(torch.uint8)
-            found[piece.start - first : piece.end - first].copy_(total)
+        def add() -> None:
+            for piece, of_cell in _pieces_of_cell(self._layout, blocks):
+                found[of_cell].copy_(self._sum(term, piece).view(torch.uint8))
+
+        self._queue.run(add)
+        return found
 
     def add_cell(
         self,
@@ -232,24 +230,14 @@ class DeviceSums:
             blocks: Blocks of the cell.
             sums: The cell of each partial sum of `term`.
         """
-        self._queue.run(partial(self._add_cell, term, weight, blocks, sums))
 
-    def _add_cell(
-        self,
-        term: tree.Term,
-        weight: float,
-        blocks: Sequence[int],
-        sums: Mapping[Place, torch.Tensor],
-    ) -> None:
-        ranges = _merged(self._layout, blocks)
-        first = ranges[0].start
-        for piece in _pieces(ranges):
-            elements = {
-                place: each[piece.start - first : piece.end - first].view(piece.dtype)
-                for place, each in sums.items()
-            }
-            total = _added(term, partial(_element_of, elements))
-            self._write_mean(piece, total, weight)
+        def add() -> None:
+            for piece, of_cell in _pieces_of_cell(self._layout, blocks):
+                elements = {place: each[of_cell].view(piece.dtype) for place, each in sums.items()}
+                total = _added(term, elements.__getitem__)
+                self._write_mean(piece, total, weight)
+
+        self._queue.run(add)
 
     def of_terms(self, terms: Mapping[int, tree.Term | None], indices: Sequence[int]) -> LocalSums:
         """Implements `Sums.of_terms`; all blocks are added at once."""
@@ -274,30 +262,27 @@ class DeviceSums:
         """The elements of a piece of a term, on the device; those of an own slot in place."""
         return _added(term, partial(self._elements, piece))
 
-    def _elements(self, piece: _Range, term: tree.Partial) -> torch.Tensor:
-        if term.slot >= self._num_mapped:
-            source = self._arena_slot(term.rank, term.slot).memory[piece.start : piece.end]
+    def _elements(self, piece: _Range, place: Place) -> torch.Tensor:
+        rank, slot = place
+        if slot >= self._num_mapped:
+            source = self._arena_slot(rank, slot).memory[piece.start : piece.end]
             found = source.to(self._device, non_blocking=True)
-        elif term.rank == self._rank:
-            found = self._own_slots[term.slot].memory[piece.start : piece.end]
+        elif rank == self._rank:
+            found = self._own_slots[slot].memory[piece.start : piece.end]
         else:
             assert self._mapped is not None, "a mapped slot of another worker"
             size = piece.end - piece.start
             found = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self._mapped.read_slot(term.rank, term.slot, piece.start, found)
+            self._mapped.read_slot(rank, slot, piece.start, found)
         return found.view(piece.dtype)
 
 
-def _added(term: tree.Term, elements: Callable[[tree.Partial], torch.Tensor]) -> torch.Tensor:
+def _added(term: tree.Term, elements: Callable[[Place], torch.Tensor]) -> torch.Tensor:
     """The sum of a term, from the elements of its partial sums."""
     if isinstance(term, tree.Add):
         # Every addition of the tree has its left sibling first.
         return _added(term.left, elements) + _added(term.right, elements)
-    return elements(term)
-
-
-def _element_of(elements: Mapping[Place, torch.Tensor], each: tree.Partial) -> torch.Tensor:
-    return elements[each.rank, each.slot]
+    return elements((term.rank, term.slot))
 
 
 def _block(layout: SlotLayout, index: int) -> _Range:
@@ -324,6 +309,14 @@ def _pieces(ranges: Sequence[_Range]) -> Iterator[_Range]:
     for each in ranges:
         for start in range(each.start, each.end, PIECE_BYTES):
             yield replace(each, start=start, end=min(start + PIECE_BYTES, each.end))
+
+
+def _pieces_of_cell(layout: SlotLayout, blocks: Sequence[int]) -> Iterator[tuple[_Range, slice]]:
+    """The pieces of a cell, each with its place in the cell."""
+    ranges = _merged(layout, blocks)
+    first = ranges[0].start
+    for each in _pieces(ranges):
+        yield each, slice(each.start - first, each.end - first)
 
 
 def _size(ranges: Sequence[_Range]) -> int:

@@ -15,9 +15,10 @@ receives them; see `exchange`. Then every host has the whole result in a root sl
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -164,7 +165,8 @@ class TreeReducer:
         votes = self._group.barrier(ReduceTag.PARTIALS, step, vote)
         # All workers have written their rows; from here on slots are read-only, until the commit.
         self._on_partials_complete()
-        term, weight = self._begin_result(self.published(), step, votes, self._local_times())
+        members = Contribution(votes=votes, step_times=self._local_times())
+        term, weight = self._begin_result(self.published(), step, members)
         self._sums.add_up(term, weight)
         digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
         # All shares are complete, and all squares in the table: every worker gets the same mean.
@@ -173,7 +175,6 @@ class TreeReducer:
     def _reduce_over(self, network: Network, step: int, vote: int, digest: int) -> Reduced:
         """Reduce with workers on several hosts."""
         group = self._group
-        local = {}
         # Evaluated in this order: after the first barrier the rows of this host are written.
         own = Contribution(
             votes=group.local_barrier(ReduceTag.PARTIALS, step, vote),
@@ -183,43 +184,37 @@ class TreeReducer:
         tables = {rank: self._tables[rank].tolist() for rank in group.local}
         # The highest nodes that this host has whole: fewer sums to send, and still those of the
         # tree.
-        for node in tree.frontier(tables.values(), self._num_leaves):
-            term = local[node] = tree.reduction(tables, self._num_leaves, node)
-            own.sums[node] = None if term is None else self._summary(term)
+        nodes = tree.frontier(tables.values(), self._num_leaves)
+        local = {node: tree.reduction(tables, self._num_leaves, node) for node in nodes}
+        own.sums.update(
+            {n: None if term is None else self._summary(term) for n, term in local.items()}
+        )
         what = ReduceTag.PARTIALS.doing.format(step=step, next=step + 1)
         device = self._on_device
-        # Sums of a device are read as those of another host are: the slots here lack gradients.
-        known = {} if device is None else {network.host: own}
-        if known:
-            tables = {}
-
-        digests: tuple[int, ...] = ()
 
         def begin(others: Mapping[int, Contribution]) -> tuple[tree.Term, float]:
-            nonlocal digests
             self._on_partials_complete()
             everyone = {network.host: own, **others}
-            votes = by_rank(network.hosts, {h: each.votes for h, each in everyone.items()})
-            digests = by_rank(
-                network.hosts, {h: each.replica_digests for h, each in everyone.items()}
+            # Sums of a device are read as those of another host: the slots here lack gradients.
+            rows = (
+                self._with_contributions(tables, others)
+                if device is None
+                else self._with_contributions({}, everyone)
             )
-            times = by_rank(network.hosts, {h: each.step_times for h, each in everyone.items()})
-            rows = self._with_contributions(tables, {**known, **others})
-            return self._begin_result(rows, step, votes, times)
+            return self._begin_result(rows, step, _merged(network.hosts, everyone))
 
         if device is not None and device.messages is not None:
             others = exchange_contributions(network, own, self._layout, what)
             term, weight = begin(others)
-            nodes = {host: each.nodes for host, each in {network.host: own, **others}.items()}
-            mean = Mean(term=term, weight=weight, nodes=nodes, local=local)
+            sent = {host: each.nodes for host, each in {network.host: own, **others}.items()}
+            mean = Mean(term=term, weight=weight, nodes=sent, local=local)
             DeviceExchange(network, self._cells, device, device.messages).run(mean, what)
         else:
-            self._exchange_blocks(
-                network, own, self._sums.of_terms(local, self._own_blocks), begin, what
-            )
+            local_sum = self._sums.of_terms(local, self._own_blocks)
+            self._exchange_blocks(network, own, local_sum, begin, what)
         # This worker has the blocks of its lanes; after the barrier its host has those of all.
         group.local_barrier(ReduceTag.REDUCED, step)
-        return replace(self.reduced(), replica_digests=digests)
+        return self.reduced()
 
     def _exchange_blocks(
         self,
@@ -287,15 +282,11 @@ class TreeReducer:
         return tuple(StepTimes(*rows[rank]) for rank in self._group.local)
 
     def _begin_result(
-        self,
-        tables: Mapping[int, Sequence[int]],
-        step: int,
-        votes: tuple[int, ...],
-        times: tuple[StepTimes, ...],
+        self, tables: Mapping[int, Sequence[int]], step: int, members: Contribution
     ) -> tuple[tree.Term, float]:
         """Term and weight of all partial sums, whose small parts become the result of the step."""
         # Before the tables are read: with two plans, some shard was computed by no worker.
-        if len({each.plan for each in times}) > 1:
+        if len({each.plan for each in members.step_times}) > 1:
             raise PlansDiffer
         term = check_summed(step, tree.reduction(tables, self._num_leaves))
         # Weights, losses and flags are added along the same tree, by each worker for itself.
@@ -311,9 +302,9 @@ class TreeReducer:
             used=used,
             kept=[tensor.clone() for tensor in first.kept],
             norm=math.nan,
-            votes=votes,
-            replica_digests=(),
-            step_times=times,
+            votes=members.votes,
+            replica_digests=members.replica_digests,
+            step_times=members.step_times,
         )
         return term, weight
 
@@ -355,11 +346,17 @@ class TreeReducer:
         return stats.add_(right_stats), used.logical_or_(right_used), first
 
 
-def by_rank(hosts: GroupHosts, values: Mapping[int, Sequence[T]]) -> tuple[T, ...]:
-    """Values of the workers of all hosts, in the order of ranks."""
-    found = {
-        rank: value
-        for host, own in values.items()
-        for rank, value in zip(hosts.ranks[host], own, strict=True)
-    }
-    return tuple(found[rank] for rank in sorted(found))
+def _merged(hosts: GroupHosts, contributions: Mapping[int, Contribution]) -> Contribution:
+    """The values of the workers of all hosts, in the order of ranks; without sums."""
+    ranks = [rank for host in contributions for rank in hosts.ranks[host]]
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
+
+    def in_order(of_hosts: Iterable[Sequence[T]]) -> tuple[T, ...]:
+        values = list(itertools.chain.from_iterable(of_hosts))
+        return tuple(values[at] for at in order)
+
+    return Contribution(
+        votes=in_order(each.votes for each in contributions.values()),
+        replica_digests=in_order(each.replica_digests for each in contributions.values()),
+        step_times=in_order(each.step_times for each in contributions.values()),
+    )
