@@ -64,6 +64,24 @@ class AbortableGloo(distributed_c10d.ProcessGroupGloo):
                 never.wait(timedelta(milliseconds=1))
 
 
+def backend_on(device: torch.device, store: Any, rank: int, size: int) -> Any:
+    """What moves messages between devices such as this one: NCCL's part of a worker, or gloo's.
+
+    Args:
+        device: Device of the worker.
+        store: Store by which the workers meet.
+        rank, size: The worker, and the number of workers.
+    """
+    if device.type != "cuda":
+        return AbortableGloo(store, rank, size, TIMEOUT)
+    for name, value in NCCL_VARIABLES.items():
+        os.environ.setdefault(name, value)
+    options = distributed_c10d.ProcessGroupNCCL.Options()
+    options.config.blocking = 0
+    options._timeout = TIMEOUT
+    return distributed_c10d.ProcessGroupNCCL(store, rank, size, options)
+
+
 class ProcessGroupMessages:
     """Moves messages between the devices of workers; see `reduction.DeviceMessages`.
 
@@ -119,16 +137,8 @@ class ProcessGroupMessages:
 
     def _make_backend(self, rendezvous: Rendezvous) -> Any:
         group = self._worker.group
-        size = len(group.members)
         store = PrefixStore(f"generation-{group.generation}", rendezvous.connect())
-        if self._device.type != "cuda":
-            return AbortableGloo(store, group.rank, size, TIMEOUT)
-        for name, value in NCCL_VARIABLES.items():
-            os.environ.setdefault(name, value)
-        options = distributed_c10d.ProcessGroupNCCL.Options()
-        options.config.blocking = 0
-        options._timeout = TIMEOUT
-        return distributed_c10d.ProcessGroupNCCL(store, group.rank, size, options)
+        return backend_on(self._device, store, group.rank, len(group.members))
 
     def _exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         if not (sends or receives):
