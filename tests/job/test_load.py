@@ -270,7 +270,7 @@ def test_workers_without_shards_are_refused(keys, begun, message):
         ({"balance": "hybrid", "shards_per_worker": [1]}, "shards_per_worker; set one of them"),
         ({"exchange": "arena", "sync": "ddp"}, "exchange=arena .* sync=ddp; set sync=tree"),
         ({"exchange": "alone", "non_finite": "recompute"}, "set non_finite=stop or skip"),
-        ({"exchange": "alone", "workers": "auto"}, "workers=auto; set workers=1"),
+        ({"exchange": "alone", "workers": "auto"}, "workers=auto; set exchange=auto"),
         ({"exchange": "nccl", "network": "trusted"}, "nccl .* hosts=1; set exchange=auto"),
         ({"exchange": "nccl", "hosts": 2}, "nccl .* network=tls; set network=trusted"),
         ({"hosts": 2, "non_finite": "recompute"}, "hosts=2 .* non_finite=recompute; set"),

@@ -156,7 +156,7 @@ def test_a_death_within_an_exchange_of_devices_changes_nothing(inject, exchange,
     assert inject(fault, exchange=exchange, device="cpu") == [True]
 
 
-@pytest.mark.parametrize("exchange", ["alone", "mapped"])
+@pytest.mark.parametrize("exchange", ["staged", "mapped"])  # one worker: staged is alone
 @pytest.mark.parametrize(("at", "when"), sampled(OUTSIDE_AN_UPDATE, 1))
 def test_a_lone_worker_that_dies_outside_its_update_loses_no_step(
     inject, tmp_path, exchange, at, when

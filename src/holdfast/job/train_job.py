@@ -117,13 +117,11 @@ class TrainRequest(RunKeys):
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
     exchange: Literal["auto", "nccl", Exchange] = "auto"
     """Where gradients are summed with `sync: tree`; the weights are the same. `arena`: by the CPU,
-    in memory that the workers of a host share. The others sum on the device of each worker, and
-    compute the shards of a lost worker's step again. `mapped`: workers of a host read each other's
-    device memory. `staged`: they copy through the host's. `nccl`: for several hosts with
-    `network: trusted`; devices of different hosts send each other sums through NCCL, or gloo on
-    CPUs, and those of one host are `mapped`. `alone`: for one worker. `auto`: `alone`, and for
-    several workers `mapped` on GPUs, or `staged` where these cannot be mapped, and `arena` on
-    CPUs."""
+    in memory that the workers of a host share. `mapped`: on the device of each worker, which reads
+    the memory of the others. `staged`: the same, copied through the host's memory. `nccl`: as
+    `mapped`, and devices of different hosts send each other sums through NCCL, or gloo on CPUs;
+    needs `network: trusted`. `alone`: on the device of the only worker. `auto` chooses one that
+    suits the devices."""
     port: Port = 0
     """Port of the rendezvous of `sync: ddp`, on the host of rank 0; 0 chooses a free port."""
     ddp: DdpSettings = DdpSettings()
@@ -242,7 +240,7 @@ class TrainRequest(RunKeys):
             (self.exchange != "auto" and is_ddp, exchange, "sync=ddp", "sync=tree"),
             (is_on_device and self.non_finite == "recompute", exchange, *recompute),
             (is_on_device and not is_alone and self.verify.recompute, exchange, *verify),
-            (is_alone and self.workers != 1, exchange, f"workers={self.workers}", "workers=1"),
+            (is_alone and self.workers != 1, exchange, f"workers={self.workers}", "exchange=auto"),
             (is_nccl and not is_several, exchange, hosts, "exchange=auto"),
             (is_nccl and self.network == "tls", exchange, "network=tls", "network=trusted"),
             (is_several and self.non_finite == "recompute", hosts, *recompute),
@@ -270,6 +268,9 @@ class TrainRequest(RunKeys):
         """
         if self.exchange == "nccl":
             return "mapped"
+        # A lone worker copies nothing to others, and its state outlives it.
+        if self.exchange == "staged" and self.workers == 1:
+            return "alone"
         if self.exchange != "auto":
             return self.exchange
         # These compare partial sums of all workers.

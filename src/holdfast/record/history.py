@@ -63,8 +63,8 @@ TEMPLATES: Final = {
     "checkpoint-rejected": "rank {rank} rejected {directory}: {reason}",
     "kernels-tested": "results depend on alignment: {alignment_sensitive}; "
     "on batch size: {batch_sensitive}",
-    "memory-not-mapped": "rank {rank} cannot read the memory of other devices, so workers copy "
-    "through the host's: {reason}",
+    "memory-not-mapped": "rank {rank} cannot map the memory of devices, so workers copy through "
+    "that of the host: {reason}",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
     "code-changed": "the code changed since step {step}: {before} → {now}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "

@@ -142,7 +142,7 @@ class MappedPeers:
             except OSError as error:
                 problems.append(f"the memory of rank {rank} cannot be mapped: {error}")
         missing = set(self._group.local) - found.keys() - {own}
-        return "; ".join([*problems, *(f"rank {rank} has none" for rank in sorted(missing))])
+        return "; ".join([*problems, *(f"rank {rank} offers none" for rank in sorted(missing))])
 
     def _probe(self, step: int) -> str:
         """Read a pattern from all other members; returns what is wrong with it, or nothing."""
