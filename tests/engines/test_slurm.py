@@ -74,6 +74,31 @@ def test_gpus_that_the_job_lacks_are_named(cluster, submit, tmp_path):
     assert f"2 GPUs on each node; job {job} has 1: submit it with" in printed(tmp_path)
 
 
+FAILS = """#!/usr/bin/env python
+import os, select
+from holdfast.clusters.engines.engine import Launch, ResourceRequest
+from holdfast.clusters.engines.slurm import SlurmEngine
+from holdfast.job.resources import Resources
+
+engine = SlurmEngine(os.environ)
+assert engine.reserve(ResourceRequest(agents=1, workers=1, resources=Resources(cpus=1))) == ""
+engine.start(Launch(name="agent-1", arguments=("agent", "--join", "nowhere"), token=""))
+while not (cause := engine.places()["agent-1"].cause):
+    select.select([engine], [], [])
+print(cause)
+engine.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_an_agent_that_cannot_begin_says_why(cluster, submit, tmp_path):
+    job = submit(FAILS, "--nodes=1")
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    said = "the agent on n1 ended with status 2: holdfast: give --token-file"
+    assert printed(tmp_path).startswith(said)
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_job_continues_without_a_node_that_is_lost(cluster, submit, command, run, tmp_path):

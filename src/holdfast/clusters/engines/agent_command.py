@@ -83,8 +83,8 @@ class AgentCommand:
         return OVER in self._lines(0)
 
     def last_line(self, noise: str) -> str:
-        """The last line of standard error that does not begin with `noise`."""
-        lines = [line for line in self._lines(1) if not (noise and line.startswith(noise))]
+        """The last line of standard error without `noise` in it."""
+        lines = [line for line in self._lines(1) if not (noise and noise in line)]
         return (lines or [""])[-1]
 
     def stop(self) -> None:

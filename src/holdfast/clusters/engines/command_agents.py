@@ -76,7 +76,7 @@ class CommandAgents(ABC):
 
     Args:
         lost_status: The exit status by which a command says that the host is not reached.
-        noise: Beginning of lines that a command adds to what an agent says at its end.
+        noise: Part of the lines that a command adds to what an agent says at its end.
     """
 
     def __init__(self, lost_status: int | None = None, noise: str = "") -> None:

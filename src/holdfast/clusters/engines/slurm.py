@@ -61,7 +61,7 @@ class SlurmEngine(CommandAgents):
         others = [node for node in self._nodes if node != environment.get("SLURMD_NODENAME")]
         self.peer = _address([*others, *self._nodes][0])
         self._needs = Resources()
-        super().__init__()
+        super().__init__(noise=": Exited with exit code")
         self._is_stopped = False
         self._lost: dict[str, str] = {}
         self._closing = threading.Event()
