@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum {
-    SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, VERSION_MISMATCH = 18
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
+    VERSION_MISMATCH = 18
 };
 enum { SW_POWER_CAP = 0x4, HW_THERMAL = 0x40 };
 
@@ -36,8 +37,10 @@ typedef struct { unsigned gpu, memory; } utilization;
 
 #ifdef BROKEN
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return VERSION_MISMATCH; }
+int nvmlDeviceGetCount_v2(unsigned *count) { (void)count; return UNINITIALIZED; }
 #else
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
 #endif
 int nvmlShutdown(void) { return SUCCESS; }
 /* The binding has words of its own for known errors. */
@@ -45,7 +48,6 @@ const char *nvmlErrorString(int result)
 {
     return result == VERSION_MISMATCH ? "Driver/library version mismatch" : "Not Supported";
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, card **handle)
 {
     if (number > 1) return INVALID_ARGUMENT;
@@ -81,7 +83,10 @@ int nvmlDeviceGetCudaComputeCapability(card *c, int *major, int *minor)
     *major = c->major, *minor = c->minor;
     return SUCCESS;
 }
-static card instances[] = {{"", "MIG-5a1c"}, {"", "MIG-5b2d"}};
+#define INSTANCE .name = "NVIDIA GeForce RTX 3060 MIG 1g.3gb", .bytes = 3ull << 30
+static card instances[] = {
+    {INSTANCE, .uuid = "MIG-5a1c"}, {INSTANCE, .uuid = "MIG-5b2d", .used = 1 << 28}
+};
 int nvmlDeviceGetMigMode(card *c, unsigned *now, unsigned *pending)
 {
     *now = *pending = c == cards;
@@ -127,7 +132,7 @@ int nvmlDeviceGetEnforcedPowerLimit(card *c, unsigned *limit)
 int nvmlDeviceGetUtilizationRates(card *c, utilization *rates)
 {
     *rates = (utilization){c->percent, 0};
-    return SUCCESS;
+    return c >= cards && c < cards + 2 ? SUCCESS : NOT_SUPPORTED; /* an instance has none */
 }
 int nvmlDeviceGetClockInfo(card *c, int clock, unsigned *mhz)
 {

@@ -33,11 +33,25 @@ def test_workers_have_the_devices_that_they_choose(tmp_path):
     assert scores(context(tmp_path)) == [0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_worker_with_gpus_of_its_own_has_their_score(tmp_path):
+@pytest.mark.parametrize("are_named", [True, False])
+def test_a_worker_with_gpus_of_its_own_has_their_score(tmp_path, monkeypatch, are_named):
+    """A profile has the GPUs in the order of CUDA, the fastest first; a driver may have another
+    one, and so a profile without their UUIDs is by place.
+    """
     names = ("GPU-a", "GPU-b", "GPU-c")
-    shares = tuple(Share(cpus=(), gpus=(name,)) for name in (*reversed(names), "GPU-a"))
-    run = context(tmp_path, devices=CARDS, gpus=names, shares=shares)
-    assert scores(run) == [3.0, 9.1, 12.7, 12.7]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-c,GPU-b,GPU-a" if are_named else "GPU-a,GPU-b")
+    uuids = names if are_named else ("", "", "")
+    cards = [
+        {"name": each.name, "score": each.score, "uuid": uuid}
+        for each, uuid in zip(CARDS, uuids, strict=True)
+    ]
+    (tmp_path / PROFILE).write_text(json.dumps({"hosts": {"*": {"devices": cards}}}))
+    chosen = ("GPU-b", "GPU-a", "GPU-b", "GPU-a")
+    shares = tuple(Share(cpus=(), gpus=(name,)) for name in chosen)
+    with EventLog(tmp_path / EVENTS) as log:
+        run = with_devices(context(tmp_path, shares=shares), log)
+    assert scores(run) == [9.1, 12.7, 9.1, 12.7]
+    assert events_of(tmp_path)[0]["scores"] == scores(run), "the dashboard has them by slot"
 
 
 def test_a_given_profile_counts_and_is_logged(tmp_path):

@@ -21,10 +21,11 @@ names = json.loads(sys.argv[1])
 sample = SystemSampler("h1", names).sample({})
 print(json.dumps(ADAPTER.dump_python(sample, mode="json")["gpus"]))
 """
+BOTH = ["GPU-3060", "GPU-1650"]
 
 
 def test_a_busy_worker_and_its_host_are_seen():
-    sampler = SystemSampler("h1", None)
+    sampler = SystemSampler("h1", [])
     assert sampler.sample({os.getpid(): 3}).workers == (), "nothing to compare it with yet"
     until = time.process_time() + 0.2
     while time.process_time() < until:
@@ -45,8 +46,8 @@ def test_a_busy_worker_and_its_host_are_seen():
 def gpus(tmp_path):
     """The GPUs that a process samples, of the stand-in: `gpus(names, flag, …) -> list`."""
 
-    def sampled(names, *flags):
-        environment = nvml_stand_in.build(tmp_path, *flags)
+    def sampled(names, *flags, **more):
+        environment = {**nvml_stand_in.build(tmp_path, *flags), **more}
         done = subprocess.run(
             [sys.executable, "-c", SAMPLE, json.dumps(names)], env={**os.environ, **environment},
             capture_output=True, text=True, check=False, timeout=60,
@@ -60,13 +61,24 @@ def gpus(tmp_path):
 @pytest.mark.slow
 @needs_gcc
 def test_a_gpu_reports_what_it_does_or_nothing(gpus):
-    hot, cool = gpus(None)
+    hot, cool = gpus(BOTH)
     assert hot == {
         "index": 0, "name": "NVIDIA GeForce RTX 3060", "utilization": 0.97,
         "memory_bytes": 1 << 30, "memory_total_bytes": 12 << 30, "temperature_c": 86.0,
         "power_w": 168.5,
     }  # fmt: skip
     assert (cool["utilization"], cool["power_w"]) == (0.0, None)
-    assert [each["index"] for each in gpus(["1"])] == [1]
-    assert [each["index"] for each in gpus(["GPU-3060"])] == [0]
-    assert gpus([]) == gpus(None, "-DBROKEN") == []
+    assert [each["index"] for each in gpus(BOTH[::-1])] == [1, 0], "as workers take them"
+    assert gpus([]) == gpus(BOTH, "-DBROKEN") == []
+
+
+@pytest.mark.slow
+@needs_gcc
+def test_an_instance_of_a_gpu_reports_its_memory_and_not_that_of_the_gpu(gpus):
+    instance, cool = gpus(["MIG-5b2d", "GPU-1650"], NVML_STAND_IN_MIG="1")
+    assert instance == {
+        "index": 3, "name": "NVIDIA GeForce RTX 3060 MIG 1g.3gb", "utilization": None,
+        "memory_bytes": 1 << 28, "memory_total_bytes": 3 << 30, "temperature_c": None,
+        "power_w": None,
+    }  # fmt: skip
+    assert cool["index"] == 1

@@ -29,8 +29,7 @@ class RunContext:
         credentials: Credentials that they show to each other; None if they talk in plain.
         tunnel: Carries the connections of their process groups, if it is needed.
         shares: Share of each of its workers; none: all of this host.
-        devices: Devices on which its workers compute, in the order of CUDA; none: not known.
-        gpus: The names of the GPUs that it may use, in the same order.
+        devices: Devices that its workers use in turn, in the order of slots; none: not known.
     """
 
     host: str
@@ -42,7 +41,6 @@ class RunContext:
     tunnel: Tunnel | None = None
     shares: tuple[Share, ...] = ()
     devices: tuple[Device, ...] = ()
-    gpus: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -79,8 +77,4 @@ class RunContext:
         """The score of the device that a worker chooses (`worker.devices.choose_device`)."""
         if not self.devices or not isinstance(self.job, TrainJob):
             return 0.0
-        number = slot
-        own = self.shares[slot].gpus if self.shares else ()
-        if own and own[0] in self.gpus:
-            number = self.gpus.index(own[0])
-        return self.devices[number % len(self.devices)].score_in(self.job.precision)
+        return self.devices[slot % len(self.devices)].score_in(self.job.precision)

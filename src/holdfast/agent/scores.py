@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 from holdfast.agent.run_context import RunContext
 from holdfast.errors import HoldfastError
 from holdfast.hardware import profile_file
 from holdfast.hardware.host import devices_here
-from holdfast.hardware.host_supply import supply_here
+from holdfast.hardware.host_supply import gpus_here
 from holdfast.hardware.profile import Device, Precision
 from holdfast.job.train_job import SCORED, TrainJob
 from holdfast.rundir.json_lines import EventLog
@@ -40,6 +42,7 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
         except HoldfastError as error:
             log.event("host-not-profiled", reason=str(error), **run.where)
             return run
+    devices = _in_order(devices, [name for share in run.shares for name in share.gpus[:1]])
     names = ", ".join(each.name for each in devices)
     if not all(_is_reliable(each, job.precision) for each in devices):
         reason = f"the rounds of {names} in {job.precision} do not agree; the host is busy"
@@ -55,7 +58,7 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
         source=source,
         **run.where,
     )
-    return replace(run, devices=devices, gpus=supply_here(os.environ).gpus)
+    return replace(run, devices=devices)
 
 
 def _given(device: str, precision: Precision, run_dir: Path) -> tuple[Device, ...]:
@@ -66,6 +69,15 @@ def _given(device: str, precision: Precision, run_dir: Path) -> tuple[Device, ..
     host = profile_file.read(path).of(socket.gethostname())
     devices = () if host is None else host.used_by(device)
     return devices if all(_is_reliable(each, precision) for each in devices) else ()
+
+
+def _in_order(devices: Sequence[Device], own: Sequence[str]) -> tuple[Device, ...]:
+    """The devices that workers use: those of their own GPUs, by UUID, or by place where a profile
+    names none.
+    """
+    known = dict(zip(gpus_here(os.environ), cycle(devices), strict=False))
+    known |= {each.uuid: each for each in devices if each.uuid}
+    return tuple(known[uuid] for uuid in own if uuid in known) or tuple(devices)
 
 
 def _is_reliable(device: Device, precision: Precision) -> bool:

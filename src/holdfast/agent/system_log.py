@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Final, Self
 
 from holdfast.agent.run_context import RunContext
+from holdfast.hardware.host_supply import gpus_here
 from holdfast.job.train_job import TrainJob
-from holdfast.linux.supply import visible_gpus
 from holdfast.rundir.system_file import SystemFile
 
 INTERVAL_S: Final = 2.0
@@ -57,9 +57,9 @@ class SystemLog:
                 self._file.add([sampler.sample(self.workers)])
 
 
-def _gpus_of(run: RunContext) -> tuple[str, ...] | None:
-    """The names of the GPUs that the workers of a run may use here; None: all there are."""
+def _gpus_of(run: RunContext) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the workers of a run use here, in the order of their slots."""
     if isinstance(run.job, TrainJob) and run.job.device == "cpu":
         return ()
-    shared = tuple(name for share in run.shares for name in share.gpus)
-    return shared or visible_gpus(os.environ)
+    shared = tuple(dict.fromkeys(name for share in run.shares for name in share.gpus))
+    return shared or gpus_here(os.environ)

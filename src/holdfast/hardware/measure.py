@@ -15,12 +15,13 @@ from typing import Final, get_args
 import torch
 
 from holdfast.hardware import rates
+from holdfast.hardware.host_supply import gpus_here
 from holdfast.hardware.nvml import DriverGpu, driver_gpus
 from holdfast.hardware.profile import Device, HostProfile, Precision
 from holdfast.hardware.profile_file import PROFILE
 from holdfast.linux.host_memory import available
 from holdfast.linux.lifeline import die_with_parent
-from holdfast.linux.supply import model_name, usable_cores, visible_gpus
+from holdfast.linux.supply import model_name, usable_cores
 
 LIMIT_S: Final = 0.3
 """How long one rate of one device is measured."""
@@ -51,7 +52,8 @@ def full_profile(environment: Mapping[str, str]) -> HostProfile:
         environment: Environment for CUDA, which may restrict the GPUs.
     """
     in_driver, problem = driver_gpus()
-    seen = _visible(in_driver, environment)
+    known = {each.uuid: each for each in in_driver}
+    seen = [known[uuid] for uuid in gpus_here(environment) if uuid in known]
     notes = [problem] if problem else []
     if not in_driver and not problem:
         notes.append("no GPU: the NVIDIA driver lists none")
@@ -97,9 +99,8 @@ def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Devic
         in_driver: All GPUs of the driver.
         notes: Gets why it could not be measured, if so.
     """
-    uuid = f"GPU-{torch.cuda.get_device_properties(number).uuid}"
-    known = next((each for each in in_driver if each.uuid == uuid), None)
-    reported = Device(name=torch.cuda.get_device_name(number), score=0.0, source="estimated")
+    reported = replace(_named_gpu(number), source="estimated")
+    known = next((each for each in in_driver if each.uuid == reported.uuid), None)
     if known is not None:
         reported = _estimated(known)
     try:
@@ -114,8 +115,12 @@ def _gpu(number: int, in_driver: Sequence[DriverGpu], notes: list[str]) -> Devic
 
 
 def _measured_gpu(number: int, precisions: Sequence[Precision]) -> Device:
-    reported = Device(name=torch.cuda.get_device_name(number), score=0.0)
-    return _with_scores(reported, torch.device("cuda", number), precisions)
+    return _with_scores(_named_gpu(number), torch.device("cuda", number), precisions)
+
+
+def _named_gpu(number: int) -> Device:
+    uuid = f"GPU-{torch.cuda.get_device_properties(number).uuid}"
+    return Device(name=torch.cuda.get_device_name(number), score=0.0, uuid=uuid)
 
 
 def _with_scores(reported: Device, device: torch.device, precisions: Sequence[Precision]) -> Device:
@@ -148,21 +153,9 @@ def _estimated(gpu: DriverGpu) -> Device:
         cores=gpu.cores,
         memory_bytes=gpu.memory_bytes,
         capability=gpu.capability,
+        uuid=gpu.uuid,
         state=gpu.state,
     )
-
-
-def _visible(gpus: Sequence[DriverGpu], environment: Mapping[str, str]) -> list[DriverGpu]:
-    """GPUs that CUDA would use, in its order."""
-    names = visible_gpus(environment)
-    if names is None:
-        return list(gpus)
-    return [
-        each
-        for name in names
-        for each in gpus
-        if name == str(each.number) or each.uuid.startswith(name)
-    ]
 
 
 if __name__ == "__main__":

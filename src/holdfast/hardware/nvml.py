@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverGpu:
-    """A GPU as the driver knows it.
+    """A GPU, or an instance of one (MIG), as the driver knows it.
 
     Attributes:
-        number: Number of the driver.
-        uuid: Such as `GPU-…`.
+        number: Number of the driver; those of instances follow.
+        uuid: Such as `GPU-…` or `MIG-…`.
         name: Name that its maker gives it.
         cores: CUDA cores.
         memory_bytes: Its memory.
@@ -142,7 +142,7 @@ class Driver:
     """NVIDIA's driver, read again and again; it stays open as long as this process lives."""
 
     def __init__(self) -> None:
-        self._count = _known(_opened_count) or 0
+        _known(pynvml.nvmlInit)
 
     @property
     def version(self) -> str:
@@ -150,13 +150,12 @@ class Driver:
         return str(_known(pynvml.nvmlSystemGetDriverVersion) or "")
 
     def gpus(self) -> list[DriverGpu]:
-        """The GPUs that answer; none if there is no driver, or it does not work."""
-        found = (_known(partial(_gpu, number)) for number in range(self._count))
-        return [gpu for gpu in found if gpu is not None]
+        """GPUs that answer, then the instances (MIG) of divided ones; none if no driver works."""
+        return _known(_listed) or []
 
 
 def driver_gpus() -> tuple[list[DriverGpu], str]:
-    """All GPUs of the driver, and why there are none, in words; the latter is empty if it works."""
+    """As `Driver.gpus`, and why there are none, in words; the latter is empty if it works."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
@@ -165,7 +164,7 @@ def driver_gpus() -> tuple[list[DriverGpu], str]:
         why = str(error).rstrip(".")
         return [], f"no GPU: the NVIDIA driver does not work ({why}); install or load it again"
     try:
-        return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())], ""
+        return _listed(), ""
     except pynvml.NVMLError as error:
         return [], f"no GPU: the NVIDIA driver lists none ({error})"
     finally:
@@ -177,9 +176,6 @@ def gpu_names() -> list[GpuNames]:
     """Names of all GPUs of the driver, in its order; none if it does not work."""
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
         return [_names(number) for number in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError:
         return []
@@ -191,24 +187,38 @@ def gpu_names() -> list[GpuNames]:
 def _names(number: int) -> GpuNames:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-    mode = _known(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
-    if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+    found = _instances(handle)
+    if found is None:
         return GpuNames(uuid=uuid, instances=None)
     instances = {}
-    for place in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
-        instance = _known(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
-        if instance is not None:
-            numbers = (
-                pynvml.nvmlDeviceGetGpuInstanceId(instance),
-                pynvml.nvmlDeviceGetComputeInstanceId(instance),
-            )
-            old = f"MIG-{uuid}/{numbers[0]}/{numbers[1]}"
-            instances[old] = str(pynvml.nvmlDeviceGetUUID(instance))
+    for each in found:
+        gpu = pynvml.nvmlDeviceGetGpuInstanceId(each)
+        compute = pynvml.nvmlDeviceGetComputeInstanceId(each)
+        instances[f"MIG-{uuid}/{gpu}/{compute}"] = str(pynvml.nvmlDeviceGetUUID(each))
     return GpuNames(uuid=uuid, instances=instances)
 
 
-def _gpu(number: int) -> DriverGpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+def _instances(handle: object) -> list[object] | None:
+    """The driver's handles of the instances of a GPU; None if it is not divided."""
+    mode = _known(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0])
+    if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    places = range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
+    open_at = partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle)
+    found = (_known(partial(open_at, place)) for place in places)
+    return [each for each in found if each is not None]
+
+
+def _listed() -> list[DriverGpu]:
+    open_at = pynvml.nvmlDeviceGetHandleByIndex
+    count = int(pynvml.nvmlDeviceGetCount())
+    gpus = [_known(partial(open_at, number)) for number in range(count)]
+    instances = [each for gpu in gpus if gpu is not None for each in _instances(gpu) or ()]
+    numbered = enumerate([*gpus, *instances])
+    return [_gpu(number, handle) for number, handle in numbered if handle is not None]
+
+
+def _gpu(number: int, handle: object) -> DriverGpu:
     memory = _known(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
     capability = _known(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
     return DriverGpu(
@@ -257,12 +267,6 @@ def _opened(uuid: str) -> object:
     """The driver's handle of a GPU, for as long as this process lives."""
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-
-def _opened_count() -> int:
-    """Number of GPUs of the driver, which stays open."""
-    pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetCount())
 
 
 def _violation_ns(handle: object, kind: int) -> int:

@@ -63,6 +63,7 @@ class Device(StrictFields):
             are shown and not used.
         memory_bytes_per_s: Measured in a copy: what is read and what is written.
         capability: The version of what a GPU can do (CUDA compute capability).
+        uuid: UUID of a GPU, by which workers claim it.
         state: State of a GPU.
     """
 
@@ -76,6 +77,7 @@ class Device(StrictFields):
     unreliable: dict[Precision | Literal["copies"], Rate] = field(default_factory=dict)
     memory_bytes_per_s: Rate | None = None
     capability: str = ""
+    uuid: str = ""
     state: GpuState | None = None
 
     def score_in(self, precision: Precision) -> float:

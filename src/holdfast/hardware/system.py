@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Final
@@ -23,10 +23,10 @@ class SystemSampler:
 
     Args:
         host: The name of its agent.
-        gpus: The names of the GPUs that are sampled, as in CUDA_VISIBLE_DEVICES; None: all.
+        gpus: The UUIDs of the GPUs that are sampled, in the order of the samples.
     """
 
-    def __init__(self, host: str, gpus: Collection[str] | None) -> None:
+    def __init__(self, host: str, gpus: Sequence[str]) -> None:
         self._host = host
         self._gpus = gpus
         self._driver = Driver()
@@ -40,6 +40,7 @@ class SystemSampler:
         Args:
             workers: The rank of each worker by its process.
         """
+        gpus = {each.uuid: each for each in self._driver.gpus()}
         total = total_bytes()
         before = self._traffic
         self._traffic = _Traffic.now()
@@ -55,16 +56,9 @@ class SystemSampler:
             network_transmit_bytes_per_s=transmitted or 0.0,
             disk_read_bytes_per_s=read,
             disk_write_bytes_per_s=written,
-            gpus=tuple(_gpu(each) for each in self._driver.gpus() if self._is_used(each)),
+            gpus=tuple(_gpu(gpus[uuid]) for uuid in self._gpus if uuid in gpus),
             workers=tuple(self._worker_samples(workers)),
         )
-
-    def _is_used(self, gpu: DriverGpu) -> bool:
-        """True if the workers may use a GPU. Numbers are those of the driver; CUDA counts alike
-        where all GPUs are of one kind.
-        """
-        names = self._gpus
-        return names is None or str(gpu.number) in names or gpu.uuid in names
 
     def _worker_samples(self, workers: Mapping[int, int]) -> Iterator[WorkerSample]:
         known = self._processes

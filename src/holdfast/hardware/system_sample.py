@@ -17,7 +17,7 @@ class GpuSample(StrictFields):
     """A GPU; None where it reports nothing.
 
     Attributes:
-        index: Its number, of the driver.
+        index: Its number, of the driver; those of instances (MIG) follow.
         name: Name that its maker gives it.
         utilization: The share of time in which it computed, from 0 to 1.
         memory_bytes, memory_total_bytes: Of its memory, what is used; all of it.
@@ -63,7 +63,7 @@ class SystemSample(StrictFields):
         network_receive_bytes_per_s, network_transmit_bytes_per_s: Of all its network interfaces but
             the loopback one.
         disk_read_bytes_per_s, disk_write_bytes_per_s: Of all its disks; None if it shows none.
-        gpus: GPUs that the workers may use.
+        gpus: GPUs that the workers may use, in the order in which they take them.
         workers: Each from its second sample on.
     """
 
