@@ -58,7 +58,7 @@ GPUS = """
 NodeName=n1 Name=gpu File={folder}/gpu[0-1]
 NodeName=n2 Name=gpu File={folder}/gpu[2-3]
 """
-"""Files in place of devices."""
+"""Other devices in their place; without any, Slurm sets no CUDA_VISIBLE_DEVICES."""
 
 
 class SlurmCluster:
@@ -82,8 +82,9 @@ class SlurmCluster:
         numbered = dict(zip(("port", "port1", "port2"), ports, strict=True))
         (self.folder / "slurm.conf").write_text(CONFIG.format(**values, **numbered))
         (self.folder / "gres.conf").write_text(GPUS.format(folder=self.folder))
-        for name in ("cgroup.conf", *(f"gpu{number}" for number in range(4))):
-            (self.folder / name).touch()
+        (self.folder / "cgroup.conf").touch()
+        for number in range(4):
+            (self.folder / f"gpu{number}").symlink_to("/dev/null")
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))

@@ -10,10 +10,12 @@ import pytest
 import slurm_cluster
 from slurm_cluster import begins, printed, saved, steps
 
+import nvml_stand_in
 from conftest import events_of, holdfast_processes, metrics_of, wait_until
 from holdfast.clusters.engines.slurm import SlurmEngine
 from holdfast.errors import EngineError
 from holdfast.runs.hosts.endpoint import address_towards
+from nvml_stand_in import needs_gcc
 
 cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
 PAGE = Path(__file__).parents[2] / "docs" / "slurm.md"
@@ -72,6 +74,36 @@ def test_gpus_that_the_job_lacks_are_named(cluster, submit, tmp_path):
     job = submit(script("resources.gpus=1", "workers=4"), "--gpus-per-node=1", "--cpus-per-task=2")
     assert cluster.await_end(job) == "FAILED"
     assert f"2 GPUs on each node; job {job} has 1: submit it with" in printed(tmp_path)
+
+
+SEES = """
+import os
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+
+def main(session):
+    Path("gpus").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+    model, _ = session.attach(
+        lambda: torch.nn.Linear(1, 1), lambda each: torch.optim.SGD(each, lr=0.1)
+    )
+    for (x,) in session.shards(TensorDataset(torch.ones(1, 1))):
+        session.backward(model(x).mean())
+"""
+
+
+@needs_gcc
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_worker_sees_a_gpu_of_its_step_by_uuid(cluster, submit, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", nvml_stand_in.build(tmp_path)["LD_LIBRARY_PATH"])
+    (tmp_path / "sees.py").write_text(SEES)
+    keys = "hosts=1 workers=1 epochs=1 batch=1 shards=1 resources.gpus=1"
+    text = f"#!/bin/sh\nenv | grep CUDA\nholdfast train sees.py:main {keys} --on slurm\n"
+    job = submit(text, "--nodes=1", "--gpus-per-node=2")
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    assert "CUDA_VISIBLE_DEVICES=0,1\n" in printed(tmp_path), "the job has both"
+    assert (tmp_path / "gpus").read_text() == "GPU-3060"
 
 
 FAILS = """#!/usr/bin/env python
