@@ -223,7 +223,7 @@ def test_a_pipe_gets_plain_lines_and_a_closing_table(mark, job, tmp_path):
 
 REFUSED = {
     "workers=2 hosts=3": "workers=2 leaves some of hosts=3 without",
-    "workers=2 exchange=alone": "exchange=alone does not support workers=2; set workers=1",
+    "workers=2 exchange=alone": "exchange=alone does not support workers=2; set exchange=auto",
     "workers=9 shards=8": "workers=9 is more than shards=8",
 }
 
