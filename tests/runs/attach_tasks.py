@@ -142,6 +142,25 @@ def other_precision_on_rank_1(session):
         session.backward(F.cross_entropy(model(shard.x), shard.y))
 
 
+def other_updates_on_rank_1(session):
+    """A stand-in for a host of another kind: other numerics, and other bits of an update."""
+    is_odd = session._member.group.rank == 1
+
+    class Sgd(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            super().step(closure)
+            for group in self.param_groups if is_odd else ():
+                for parameter in group["params"]:
+                    parameter.mul_(1 + 2**-20)
+
+    if is_odd:
+        torch.set_float32_matmul_precision("medium")
+    model, _ = session.attach(lambda: nn.Linear(6, 3), lambda ps: Sgd(ps, lr=0.1))
+    for shard in session.shards(DATA, epochs=2):
+        session.backward(F.cross_entropy(model(shard.x), shard.y))
+
+
 class Images(nn.Module):
     """Convolutions, one of which is larger than a block, and buffers with four dimensions."""
 

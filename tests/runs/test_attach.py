@@ -78,9 +78,28 @@ def test_an_operation_without_a_deterministic_kernel_is_refused_unless_numerics_
 
 def test_ranks_with_unlike_numerics_are_refused_unless_numerics_are_fast(train):
     keys = own("other_precision_on_rank_1", workers=2)
-    with pytest.raises(JobError, match=r"rank 0 and rank 1 have different numerics: fp32_prec"):
+    with pytest.raises(JobError, match=r"workers have different numerics: fp32_prec"):
         train(**keys)
     assert train(**keys, numerics="fast")["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    "keys",
+    sampled(
+        [{"exchange": "arena"}, {"exchange": "mapped", "device": "cpu"}, {"sync": "ddp"}], 0, 2
+    ),
+)
+def test_replicas_stay_equal_where_a_rank_computes_other_updates(train, tmp_path, keys):
+    keys |= {"numerics": "exact" if "sync" in keys else "mixed", "checkpoint": {"every_steps": 1}}
+    run = tmp_path / "run"
+    result = train(run_dir=run, **own("other_updates_on_rank_1", workers=2, **keys))
+    if "sync" not in keys:
+        assert result["exactness"].startswith("every sample once, replicas equal; the bits depend")
+    (differ,) = events_of(run, "updates-differ")
+    assert (differ["step"], differ["ranks"], differ["donor"]) == (1, [1], 0)
+    # A checkpoint is committed only if all replicas are equal.
+    saved = {event["step"] for event in events_of(run, "checkpoint-committed")}
+    assert saved == set(range(1, result["steps"] + 1))
 
 
 def weights_of(run):

@@ -188,12 +188,86 @@ def test_a_host_of_another_kind_is_refused_and_another_one_takes_its_place(
         assert command(*join, "--run", "host-2").wait(120) == 1
     odd_output = (tmp_path / "output-1").read_text()
     assert "is not like the other hosts: its ONEDNN_MAX_CPU_ISA is SSE41, but unset" in odd_output
+    assert "numerics=mixed" in odd_output
     assert command("token", "run").wait(60) == 0
     command(*join, "--run", "host-3")
     assert first.wait(120) == 0
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=2")
     assert len(events_of(tmp_path / "run", "host-refused")) == 1
     assert sizes(tmp_path) == [2]
+
+
+ALIKE = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
+"""Environment of a stand-in for another processor: other products, the same sums of two tensors."""
+UNLIKE = {"ATEN_CPU_CAPABILITY": "default"}
+"""The same without fused multiplication and addition, so that optimizers compute other bits."""
+
+
+@pytest.fixture
+def begin_mixed(command, begin, monkeypatch):
+    """Begin a run on two hosts, of which the second one has another environment."""
+
+    def run(other, *keys, **options):
+        first, _, join = begin(2, "numerics=mixed", *keys, joining=1, **options)
+        with monkeypatch.context() as odd:
+            for name, value in other.items():
+                odd.setenv(name, value)
+            return first, command(*join, "--run", "host-2")
+
+    return run
+
+
+@pytest.mark.exec
+@pytest.mark.parametrize(
+    ("other", "follows"),
+    [
+        pytest.param(ALIKE, False, marks=pytest.mark.soak),
+        pytest.param(UNLIKE, True, marks=pytest.mark.full),
+    ],
+)
+def test_unlike_hosts_train_together_with_equal_replicas(
+    begin_mixed, command_line, tmp_path, other, follows
+):
+    keys = ["workers=2", "epochs=2", "clip_norm=0.5", "checkpoint.every_steps=1"]
+    first, _ = begin_mixed(other, *keys)
+    assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
+    said = result_of(tmp_path)["exactness"]
+    (name,) = other
+    assert said.startswith("every sample once, replicas equal; the bits depend on which host")
+    assert name in said
+    (differ,) = events_of(tmp_path / "run", "hosts-differ")
+    assert f"{name} {other[name]} | unset" in differ["differences"]
+    assert len(events_of(tmp_path / "run", "updates-differ")) == follows
+    # A checkpoint is committed only if the replicas of all hosts are equal.
+    saved = {each["step"] for each in events_of(tmp_path / "run", "checkpoint-committed")}
+    assert saved == set(range(1, result_of(tmp_path)["steps"] + 1))
+    assert command_line("audit", str(tmp_path / "run"))[0] == 0
+
+
+@pytest.mark.soak
+@pytest.mark.exec
+@pytest.mark.parametrize("other", [ALIKE, UNLIKE])
+def test_unlike_hosts_lose_no_step_with_a_worker_and_a_host(
+    begin_mixed, command_line, tmp_path, other
+):
+    hurry = tmp_path / "hurry"
+    job = [f"{PACED}:main", "shards=8", "batch=40", f"params={{hurry: {hurry}}}"]
+    first, agent = begin_mixed(other, "workers=4", "balance=dynamic", job=job)
+    wait_until(lambda: steps(tmp_path) > 10)
+    (worker, *_) = [e for e in events_of(tmp_path / "host-2", "worker-started") if e["rank"] == 3]
+    os.kill(worker["pid"], signal.SIGKILL)
+    wait_until(lambda: sizes(tmp_path)[1:])
+    before = steps(tmp_path)
+    wait_until(lambda: steps(tmp_path) > before + 5)
+    os.killpg(agent.pid, signal.SIGKILL)
+    (lost,) = events_of(tmp_path / "host-2", "agent-started")
+    os.kill(lost["pid"], signal.SIGKILL)
+    wait_until(lambda: sizes(tmp_path)[-1] == 2)
+    hurry.touch()
+    assert first.wait(120) == 0
+    begun = [event["step"] for event in events_of(tmp_path / "run", "generation-started")]
+    assert begun == sorted(begun), "no step was lost"
+    assert command_line("audit", str(tmp_path / "run"))[0] == 0
 
 
 @pytest.mark.soak

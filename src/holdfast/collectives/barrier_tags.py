@@ -39,6 +39,7 @@ class WorkerTag(BarrierTag):
     PLAN = 28, "planning step {next}"
     RECEIVED = 29, "receiving the state of step {step}"
     MAPPED = 30, "mapping the memory of other workers"
+    NORM = 31, "agreeing on the norm of step {next}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

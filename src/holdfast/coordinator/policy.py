@@ -47,5 +47,6 @@ def policy_of(job: Job) -> RecoveryPolicy:
         window_s=window_s,
         repeat_window_s=math.inf if job.records_progress else REPEAT_WINDOW_S,
         restart_all=restarts_all,
+        allows_unlike_hosts=job.allows_unlike_hosts,
         checkpoint_s=None if job.checkpoint.every == "auto" else job.checkpoint.every_s,
     )

@@ -294,7 +294,10 @@ class RunService:
 
     def _refuse_host(self, host: str, reason: str) -> None:
         """End the stream of an agent whose host is unlike the others."""
-        advice = "use hosts of one kind, or numerics=portable on x86-64 processors"
+        advice = (
+            "use hosts of one kind, numerics=portable on x86-64 processors, or numerics=mixed, "
+            "where the bits depend on which host computes which shard"
+        )
         if host in self._agents:
             self._agents[host].refuse(f"{host} is not like the other hosts: {reason}; {advice}")
 

@@ -107,10 +107,13 @@ class Membership:
         }
 
     def unlike(self) -> dict[str, str]:
-        """Members whose workers compute other bits than those of the first host, and why.
+        """Members whose workers compute other bits than those of the first host, and why; none
+        where that is allowed.
 
         The first is a host with a state, if there is one: the others trained with it.
         """
+        if self._policy.allows_unlike_hosts:
+            return {}
         # Statuses are in the order in which hosts have joined, which all decisions here follow.
         members = [status for host, status in self.statuses.items() if host in self.by_host]
         first = next((each for each in members if each.committed), members[0])

@@ -20,6 +20,7 @@ class RecoveryPolicy:
         repeat_window_s: Time from the start of its generation within which a failure counts as a
             repeat, seconds; infinite where steps are known.
         restart_all: True if no worker outlives its generation, so that all load a checkpoint.
+        allows_unlike_hosts: True if workers of a host may compute other bits than those of another.
         heartbeat_s: Interval of agents' statuses, seconds.
         heartbeat_timeout_s: A silence that is never suspected, seconds.
         reconnect_s: Time that an agent may be without a connection, seconds.
@@ -39,6 +40,7 @@ class RecoveryPolicy:
     max_repeats: int = 2
     repeat_window_s: float = math.inf
     restart_all: bool = False
+    allows_unlike_hosts: bool = False
     heartbeat_s: float = 1.0
     heartbeat_timeout_s: float = 3.0
     reconnect_s: float = 0.5

@@ -52,6 +52,7 @@ class ScriptJob(RunKeys):
     restarts_all: ClassVar[bool] = True
     records_progress: ClassVar[bool] = False
     has_process_groups: ClassVar[bool] = True
+    allows_unlike_hosts: ClassVar[bool] = True
 
     @property
     def code_reference(self) -> str:

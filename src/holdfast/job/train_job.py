@@ -109,9 +109,11 @@ class TrainRequest(RunKeys):
     `proportional`, by the profile of its host; `dynamic`, as many as end a step soonest, from
     measured times; `hybrid`, by the profile until times are measured; or your own function, as
     `package.module:name` or `path/to/file.py:name`. The weights are the same."""
-    numerics: Literal["exact", "portable", "fast"] = "exact"
+    numerics: Literal["exact", "portable", "mixed", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
-    different makers; slower. `fast`: a worker's shards form one batch."""
+    different makers; slower. `mixed`: hosts may have unlike processors or GPUs; replicas stay
+    equal, but the bits depend on which host computes which shard. `fast`: a worker's shards form
+    one batch."""
     sync: Literal["tree", "ddp"] = "tree"
     """How gradients are summed. `tree`: along a tree over shards, through shared memory. `ddp`:
     PyTorch's DistributedDataParallel (gloo, or NCCL on GPUs); a worker's shards form one batch."""
@@ -231,11 +233,14 @@ class TrainRequest(RunKeys):
         is_on_device = is_alone or is_nccl or self.exchange in ("mapped", "staged")
         is_several = self.hosts > 1
         is_ddp = self.sync == "ddp"
+        is_mixed = self.numerics == "mixed"
         recompute = ("non_finite=recompute", "non_finite=stop or skip")
         verify = ("verify.recompute", "verify.recompute=0")
         refused = (
             (is_uneven and is_ddp, balance, "sync=ddp", "sync=tree"),
             (is_uneven and self.numerics == "fast", balance, "numerics=fast", "numerics=exact"),
+            (is_mixed and self.non_finite == "recompute", "numerics=mixed", *recompute),
+            (is_mixed and self.verify.recompute, "numerics=mixed", *verify),
             (is_uneven and self.shards_per_worker, balance, "shards_per_worker", "one of them"),
             (self.exchange != "auto" and is_ddp, exchange, "sync=ddp", "sync=tree"),
             (is_on_device and self.non_finite == "recompute", exchange, *recompute),
@@ -405,6 +410,11 @@ class TrainJob(TrainRequest):
     def merges_shards(self) -> bool:
         """True if a worker's shards form one batch, so that the plan shows in the weights."""
         return self.numerics == "fast" or self.sync == "ddp"
+
+    @property
+    def allows_unlike_hosts(self) -> bool:
+        """True if hosts may have unlike processors or GPUs, so that they compute other bits."""
+        return self.numerics == "mixed" or self.merges_shards
 
     @property
     def num_leaves(self) -> int:

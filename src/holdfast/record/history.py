@@ -65,6 +65,9 @@ TEMPLATES: Final = {
     "on batch size: {batch_sensitive}",
     "memory-not-mapped": "rank {rank} cannot map the memory of devices, so workers copy through "
     "that of the host: {reason}",
+    "hosts-differ": "hosts differ from step {step} on: {differences}",
+    "updates-differ": "ranks {ranks} have other weights than rank {donor} after step {step}; from "
+    "now on they take its weights after every step",
     "numerics-changed": "hardware or software changed since step {step}: {changes}",
     "code-changed": "the code changed since step {step}: {before} → {now}",
     "run-extended": "the run was extended to {epochs} epochs, {total_steps} steps in all; the "

@@ -21,6 +21,8 @@ from holdfast.data.loading.sampler_order import SamplerOrder
 from holdfast.errors import JobError
 from holdfast.job.settings import LoaderSettings
 
+SAMPLES: Final = "samples"
+"""Name of a digest of some samples, among what a run reads."""
 SAME_DATA: Final = (
     "have every worker build the same data each time: seed a random split, sort a list of files, "
     "and seed a sampler's own generator"
@@ -167,7 +169,7 @@ class SampleReader:
         noted = {}
         if not self._is_checked:
             now = self._loader_of(()).digest()
-            noted["samples"] = before = known.get("samples", now)
+            noted[SAMPLES] = before = known.get(SAMPLES, now)
             self._is_checked = True
             # Without a digest, reading them is not repeatable.
             if before and now and before != now:

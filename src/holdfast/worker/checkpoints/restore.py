@@ -35,6 +35,7 @@ from holdfast.core.checkpoints.restore_agreement import (
     whole_on,
 )
 from holdfast.core.code_version import changes as changes_of_code
+from holdfast.data.loading.reader import SAMPLES
 from holdfast.errors import CheckpointError, JobError
 from holdfast.rundir import code_version
 from holdfast.rundir.run_directory import log_event
@@ -157,7 +158,7 @@ class Restorer:
             JobError: It was made on other hardware or software, which the job rejects.
         """
         hosts = _hosts(group)
-        donors = _donors(hosts, verified)
+        donors = donors_among(group, verified)
         if manifest is None:
             return Restored(step=step, donors=donors, progress=None)
         is_first = group.rank == verified[0]
@@ -225,6 +226,8 @@ class Restorer:
             JobError: They differ, and the job does not accept that.
         """
         job = self._spec.train_job
+        if job.numerics == "mixed":  # what differs is noted whenever workers meet
+            return []
         here = numerics_of(job.numerics, job.model, replica.flat.device)
         changed = changes(manifest.numerics, here)
         if changed and job.on_numerics_change == "fail":
@@ -339,13 +342,18 @@ def check_layout(where: str, stored: Layout, expected: Layout) -> None:
     )
 
 
-def _donors(hosts: Sequence[Sequence[int]], verified: Sequence[int]) -> dict[int, int]:
-    """The donor of each rank: itself, else a member of its host, else any that has the state."""
+def donors_among(group: Group, holders: Sequence[int]) -> dict[int, int]:
+    """The donor of each rank: itself, else a member of its host, else any that has the state.
+
+    Args:
+        group: The members.
+        holders: Those that have the state.
+    """
     donors = {}
-    for ranks in hosts:
-        near = [rank for rank in verified if rank in ranks] or verified
+    for ranks in _hosts(group):
+        near = [rank for rank in holders if rank in ranks] or holders
         for index, rank in enumerate(ranks):
-            donors[rank] = rank if rank in verified else near[index % len(near)]
+            donors[rank] = rank if rank in holders else near[index % len(near)]
     return donors
 
 
@@ -353,7 +361,7 @@ def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:
     """The progress at a checkpoint. Samples that were computed with other numerics may differ in
     their bits and are not compared.
     """
-    left_out = {"samples"} if changed else set()
+    left_out = {SAMPLES} if changed else set()
     progress = Progress(
         step=manifest.step,
         loss=manifest.loss,

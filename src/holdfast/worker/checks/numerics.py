@@ -6,7 +6,7 @@ such as the number of threads, are not part of the numerics.
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from holdfast.collectives.barrier_tags import WorkerTag
-from holdfast.collectives.group import Group, agree
+from holdfast.collectives.group import Group
 from holdfast.errors import JobError
 from holdfast.hardware.nvml import Driver
 from holdfast.job.models import MistralSpec, Model
@@ -65,21 +65,19 @@ def numerics_of(numerics: str, model: Model | None, device: torch.device) -> dic
     }
 
 
-def check_alike(group: Group, numerics: Mapping[str, str]) -> None:
-    """Compare the numerics of all members.
+def compare(group: Group, numerics: Mapping[str, str]) -> tuple[str, ...]:
+    """Differences between the numerics of all members, as `name value | value`; the same on each.
 
     Raises:
         Aborted: The generation is over.
-        JobError: Two members have different ones.
     """
-    values = group.barrier(WorkerTag.ATTACH, 0, _digest("\0".join(numerics.values())))
-    if len(set(values)) == 1:
-        return
-    # All members have seen that, so all look for the difference together.
-    advice = "use GPUs and software of one kind, or set numerics=fast"
-    for name, value in numerics.items():
-        problem = f"different numerics: {name} (one has {value}); {advice}"
-        agree(group, WorkerTag.ATTACH, 0, _digest(value), problem)
+    payloads = group.gather(WorkerTag.ATTACH, 0, json.dumps(numerics).encode())
+    if len(set(payloads)) == 1:
+        return ()
+    found = [json.loads(payload) for payload in payloads]
+    names = dict.fromkeys(name for each in found for name in each)
+    values = {name: sorted({each.get(name, "none") for each in found}) for name in names}
+    return tuple(f"{name} {' | '.join(each)}" for name, each in values.items() if len(each) > 1)
 
 
 def check_portable() -> None:
@@ -102,18 +100,24 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exactness(sync: str, numerics: str, changed: list[str]) -> str:
-    """Exactness of the weights of a run."""
+def exactness(sync: str, numerics: str, changed: list[str], differing: list[str]) -> str:
+    """Exactness of the weights of a run.
+
+    Args:
+        sync, numerics: The job's.
+        changed: Changes of hardware and software over the run's lives.
+        differing: Differences between hosts that have trained together.
+    """
     if sync == "ddp":
         return "not exact: sync=ddp"
     if numerics == "fast":
         return "not exact: numerics=fast"
+    if differing:
+        return (
+            "every sample once, replicas equal; the bits depend on which host computed which "
+            f"shard: {', '.join(differing)}"
+        )
     return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"
-
-
-def _digest(text: str) -> int:
-    """62 bits that tell two texts apart."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2
 
 
 def _on_gpu(device: torch.device) -> dict[str, str]:

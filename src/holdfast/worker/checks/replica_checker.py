@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NoReturn
 
 from holdfast.arena.layout import ALIGNMENT, aligned
+from holdfast.arena.memory import float_of, word_of
 from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
@@ -40,6 +41,8 @@ class ReplicaChecker:
 
     Attributes:
         in_doubt: True if replicas differ, so that this one may contain gradients of a wrong one.
+        tolerates: True if the members may compute other bits, so that a difference is only noted.
+        differ: True if such a difference was noted since the newest `begin`.
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
@@ -49,13 +52,14 @@ class ReplicaChecker:
         cuts = [size * at // NUM_SLICES // ALIGNMENT * ALIGNMENT for at in range(NUM_SLICES)]
         self._slices = list(zip(cuts, [*cuts[1:], size], strict=True))
         self._overwritten: list[tuple[int, int]] = []
+        self.tolerates = False
         self.begin(step)
 
     def begin(self, step: int) -> None:
         """Note that all replicas are equal after `step` steps, because all come from one."""
         self._equal_at = [step] * NUM_SLICES
         self._always_equal_at = step
-        self.in_doubt = False
+        self.in_doubt = self.differ = False
 
     def compare_always(self, names: Collection[str]) -> None:
         """Compare these tensors in every step from now on, the same ones on every member."""
@@ -80,7 +84,8 @@ class ReplicaChecker:
         """
         # All members have the same digests before them, so all go the same way from here.
         if len(set(digests)) > 1:
-            self._report(step, digests, self._compared_in(step), f"step {step + 1}")
+            self._on_difference(step, digests, self._compared_in(step), f"step {step + 1}")
+            return
         # Equal before the update of this step: a flip is dated by these numbers.
         self._equal_at[step % NUM_SLICES] = self._always_equal_at = step
 
@@ -89,8 +94,20 @@ class ReplicaChecker:
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
         digests = self._group.barrier(WorkerTag.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
-            self._report(step, digests, [whole], f"after step {step}")
+            self._on_difference(step, digests, [whole], f"after step {step}")
+            return
         self.begin(step)
+
+    def common_norm(self, step: int, norm: float) -> float:
+        """The norm of a gradient by which all members clip and decide: this worker's, or that of
+        the first one where they may compute other bits.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        if not self.tolerates:
+            return norm
+        return float_of(self._group.barrier(WorkerTag.NORM, step, word_of(abs(norm)))[0])
 
     def _compared_in(self, step: int) -> list[Compared]:
         at = step % NUM_SLICES
@@ -99,6 +116,13 @@ class ReplicaChecker:
             *((start, end, self._always_equal_at) for start, end in self._overwritten),
             (*self._slices[at], self._equal_at[at]),
         ]
+
+    def _on_difference(
+        self, step: int, digests: Sequence[int], ranges: Sequence[Compared], detected: str
+    ) -> None:
+        if not self.tolerates:
+            self._report(step, digests, ranges, detected)
+        self.differ = True
 
     def _report(
         self, step: int, digests: Sequence[int], ranges: Sequence[Compared], detected: str

@@ -29,6 +29,7 @@ from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.loaded import Loaded
 from holdfast.data.loading.loader import model_seed
+from holdfast.data.loading.reader import SAMPLES
 from holdfast.data.loading.source import Source
 from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import Aborted, HardwareError, JobError
@@ -143,8 +144,9 @@ class TrainingLoop:
                         self._records.settle()
                         member.joined.saver.save_durably()
                         break
-                    self._progress.order |= reader.check(self._progress.step, self._progress.order)
+                    self._check_data()
                     if self._progress.followup.pending:
+                        member.align()
                         self._followups.run(reader)
                     elif self._progress.followup.stops:
                         raise StopRequested
@@ -165,6 +167,22 @@ class TrainingLoop:
             reader.close()
             self._state.release()
             status.enter(Phase.LEFT)
+
+    def _check_data(self) -> None:
+        """Note what is read in this epoch.
+
+        Raises:
+            JobError: It differs from what the run began with.
+        """
+        is_mixed = self._member.job.numerics == "mixed"
+        known = self._progress.order
+        # Unlike hosts may round other values of a sample.
+        if is_mixed:
+            known = {key: value for key, value in known.items() if key != SAMPLES}
+        noted = self._reader.check(self._progress.step, known)
+        if is_mixed:
+            noted.pop(SAMPLES, None)
+        self._progress.order |= noted
 
     def _refuse_step(self, optimizer: Optimizer, *_: object) -> None:
         """Raises: JobError: User code steps an optimizer that the commit steps, or another one in
@@ -442,7 +460,7 @@ class TrainingLoop:
         """Write down what is no error, and hardly what the user wants."""
         if unread := self._job.unread():
             self._log_event("keys-not-read", keys=", ".join(unread))
-        if self._progress.order.get("samples") == "":
+        if self._progress.order.get(SAMPLES) == "":
             self._log_event("samples-not-compared")
 
     def _call_hooks(self, when: When) -> None:

@@ -33,7 +33,7 @@ from holdfast.errors import JobError, NoStateError
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
-from holdfast.worker.checks.numerics import check_alike, numerics_of
+from holdfast.worker.checks.numerics import compare, numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_module
 from holdfast.worker.frozen_weights import Bases
@@ -66,6 +66,7 @@ class AttachedModels:
         device: The argument.
         bases: Frozen tensors that the models use.
         why_not_mapped: Reason for which the device has no memory that others can map; else empty.
+        unlike: Differences between the numerics of the members; see `checks.numerics`.
         replica, sections: The memory, once the members have met; None before.
     """
 
@@ -85,6 +86,7 @@ class AttachedModels:
         self.module = nn.Module()
         self.optimizers: list[Optimizer] = []
         self.why_not_mapped = ""
+        self.unlike: tuple[str, ...] = ()
         self._partials = 0
         self._initial: list[InitialWeights] = []
 
@@ -255,8 +257,12 @@ class AttachedModels:
         # Before they share memory: a smaller layout would truncate that of other members.
         different = "different models: their shapes differ"
         agree(group, WorkerTag.ATTACH, 0, self._layout.digest, different)
-        if not self._job.merges_shards:
-            check_alike(group, numerics_of(self._job.numerics, self._job.model, self.device))
+        self.unlike = compare(group, numerics_of(self._job.numerics, self._job.model, self.device))
+        if self.unlike and not self._job.allows_unlike_hosts:
+            raise JobError(
+                f"workers have different numerics: {', '.join(self.unlike)}; use GPUs and "
+                "software of one kind, or set numerics=mixed"
+            )
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
             saving = self._job.checkpoint

@@ -41,6 +41,7 @@ from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.membership.mapped_peers import MappedPeers
 from holdfast.worker.membership.standby import StandbyMember
 from holdfast.worker.membership.state_transfer import StateTransfer
+from holdfast.worker.membership.unlike_members import UnlikeMembers
 from holdfast.worker.membership.worker_state import WorkerState
 from holdfast.worker.metrics import Metrics
 from holdfast.worker.progress import Progress
@@ -133,6 +134,8 @@ class Member:
         self._joined: JoinedParts | None = None
         self._has_state = False
         self._peers: MappedPeers | None = None
+        self._unlike: UnlikeMembers | None = None
+        self._transfer: StateTransfer | None = None
         self._on_commit: Callable[[StepCommitted], None] | None = None
 
     @property
@@ -269,15 +272,26 @@ class Member:
             log_sensitive_kernels(self.metrics.run_dir)
         # Its own donor: what this worker holds, or finds in the arena, is the state of the run.
         keeps_state = resume.donors.get(self.group.rank) == self.group.rank
-        transfer = StateTransfer(self.group, sections, replica)
+        self._transfer = transfer = StateTransfer(self.group, sections, replica)
         if resume.donors and keeps_state:
             self._reach(resume.step, transfer)
         assert self._peers is not None, "models without peers"
         self._peers.open(resume.step)
         if resume.donors:
-            self._transfer(resume, transfer, keeps_state=keeps_state)
+            self._share_state(resume, transfer, keeps_state=keeps_state)
         else:
-            self._restore(resume, replica, sections)
+            self._restore(resume, replica, sections, transfer)
+        self._begin_alignment(replica, self.models.unlike)
+        if not resume.donors:
+            agree(
+                self.group,
+                WorkerTag.ATTACH,
+                self.progress.step,
+                replica.digest(),
+                "different weights; the model's factory must draw from torch's seeded generator "
+                "only",
+            )
+        self._has_state = True
         self._peers.forget_left()
         is_first_here = self.group.rank == self.group.local[0]
         self.metrics.set_writing(self.progress, writes=is_first_here)
@@ -287,8 +301,8 @@ class Member:
             self._joined = self._parts(self.models, replica, sections)
             self.joined.state.on_state_loaded()
         elif not keeps_state:
-            self.joined.stepper.restart()
-            self.joined.state.on_state_loaded()
+            self._on_state_loaded()
+        self.joined.state.replicas.tolerates = self._unlike is not None
         # All members have the same progress now, so all make the same plan.
         self.balancing.begin_generation(sections.slot_bytes)  # from the costs that all know now
         self.breakdown.begin_generation()
@@ -305,7 +319,46 @@ class Member:
             assert self._on_commit is not None, "a step was computed before the loop"
             self._on_commit(self.joined.stepper.complete(self.progress.step))
 
-    def _transfer(
+    def _begin_alignment(self, replica: Replica, differences: tuple[str, ...]) -> None:
+        """Make replicas equal where members may compute other bits, and keep them so."""
+        self._unlike = None
+        if differences:
+            progress = self.progress
+            progress.unlike = list(dict.fromkeys([*progress.unlike, *differences]))
+            self._unlike = UnlikeMembers(
+                self.group, replica, progress.step, self.metrics.run_dir, differences
+            )
+            self.align()
+
+    def align(self) -> None:
+        """Take the replica of another member after a step if this one's has other bits, where
+        members may compute other ones.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        if self._unlike is None:
+            return
+        is_noticed = self._joined is not None and self._joined.state.replicas.differ
+        donors = self._unlike.donors(self.progress.step, is_noticed=is_noticed)
+        if not donors:
+            return
+        assert self._transfer is not None, "members without a way to share their state"
+        takes = donors[self.group.rank] != self.group.rank
+        self._has_state = not takes  # until it has all of the donor's
+        self._transfer.align(donors, self.progress.step)
+        self._has_state = True
+        if takes and self._joined is not None:
+            self._on_state_loaded()
+        elif self._joined is not None:
+            self._joined.state.replicas.begin(self.progress.step)
+
+    def _on_state_loaded(self) -> None:
+        """Note that the state of this worker, which has trained, comes from another one."""
+        self.joined.stepper.restart()
+        self.joined.state.on_state_loaded()
+
+    def _share_state(
         self, resume: ResumeMessage, transfer: StateTransfer, *, keeps_state: bool
     ) -> None:
         """Give other workers the state of this one, or get theirs."""
@@ -314,11 +367,16 @@ class Member:
             self._has_state = False  # until it has all of the donor's
             self.metrics.set_writing(self.progress, writes=False)
         transfer.transfer(resume, self.progress, self.metrics)
-        self._has_state = True
         if is_new or not keeps_state:
             self._restore_user_state()
 
-    def _restore(self, resume: ResumeMessage, replica: Replica, sections: Sections) -> None:
+    def _restore(
+        self,
+        resume: ResumeMessage,
+        replica: Replica,
+        sections: Sections,
+        transfer: StateTransfer,
+    ) -> None:
         """Load the newest checkpoint that some member can verify, or start from the beginning."""
         # Replicas of lost workers belong to steps that the checkpoint does not have.
         self._arena.forget_replicas()
@@ -330,20 +388,11 @@ class Member:
         # Not every member could verify the checkpoint: the others get the state of one that could.
         if any(rank != donor for rank, donor in restored.donors.items()):
             agreed = {"step": restored.step, "donors": dict(restored.donors)}
-            transfer = StateTransfer(self.group, sections, replica)
             transfer.transfer(resume.model_copy(update=agreed), self.progress, self.metrics)
         if not restored.donors:  # from no checkpoint
             is_first = self.group.member_index == 0
             self.models.record_start(self.metrics.run_dir if is_first else None)
         self._restore_user_state()
-        agree(
-            self.group,
-            WorkerTag.ATTACH,
-            self.progress.step,
-            replica.digest(),
-            "different weights; the model's factory must draw from torch's seeded generator only",
-        )
-        self._has_state = True
 
     def _restore_user_state(self) -> None:
         assert self.models is not None

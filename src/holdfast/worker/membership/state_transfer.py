@@ -99,7 +99,7 @@ class StateTransfer:
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
         if group.network is not None:
-            self._send_between_hosts(group.network, resume)
+            self._send_between_hosts(group.network, resume.donors)
             if not self._in_arena:  # the leader has received what other workers copy
                 group.local_barrier(WorkerTag.RECEIVED, step)
         # A joining worker: the tensors, then the optimizers' knowledge of them, then the progress.
@@ -127,7 +127,37 @@ class StateTransfer:
             memory = self._staged(rank)
             give_back(memory.data_ptr(), memory.numel())
 
-    def _send_between_hosts(self, network: Network, resume: ResumeMessage) -> None:
+    def align(self, donors: Mapping[int, int], step: int) -> None:
+        """Give other workers this one's replica, or take theirs, when all have committed `step`.
+
+        Args:
+            donors: The donor of each rank, as in `ResumeMessage`.
+            step: Steps committed.
+
+        Raises:
+            Aborted: The generation is over; a replica that was to be replaced may be lost.
+        """
+        group = self._group
+        rank = group.rank
+        donor = donors[rank]
+        # From here on what this worker has is not taken for a replica of the step.
+        if donor != rank:
+            self._sections.intact.begin_change(rank)
+        elif rank in [giver for joining, giver in donors.items() if giver != joining]:
+            self._stage()
+        group.barrier(WorkerTag.STAGED, step)
+        if group.network is not None:
+            self._send_between_hosts(group.network, donors)
+            if not self._in_arena:
+                group.local_barrier(WorkerTag.RECEIVED, step)
+        if donor != rank and donor in group.local:
+            self._take(donor, step)
+        elif donor != rank and not self._in_arena:
+            self._replica.flat.copy_(self._staged(rank))
+        self._queue.wait()
+        group.barrier(WorkerTag.COPIED, step)
+
+    def _send_between_hosts(self, network: Network, donors: Mapping[int, int]) -> None:
         """Send replicas of this host's donors to other hosts, and receive those of joining workers.
         A host's leader does this for all of its workers; `COPIED` comes after it.
         """
@@ -138,7 +168,7 @@ class StateTransfer:
         def replicas(joining: int, giving: int, *, of_donor: bool) -> Buffers:
             hosts = network.hosts
             for rank in hosts.ranks[joining]:
-                donor = resume.donors[rank]
+                donor = donors[rank]
                 if donor in hosts.ranks[giving]:
                     yield self._staged(donor if of_donor else rank).numpy().data
 

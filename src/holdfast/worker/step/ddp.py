@@ -292,6 +292,7 @@ class DdpStepper:
             if parameter.grad is not None
         }
         norm = nn.utils.get_total_norm(gradients.values())
+        norm.fill_(self._replicas.common_norm(step, float(norm)))
         if not is_finite(float(norm)):
             self._replicas.check_all(step)  # a wrong weight causes that, too
             if self._non_finite != "skip" and scale == 1:

@@ -18,6 +18,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ from holdfast.worker.step.commit import (
     requests_of,
 )
 from holdfast.worker.step.finite_check import begin_readback, clip, skips_by_itself, step_unless
-from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, norm_on
+from holdfast.worker.step.gradient_norm import MAX_FINITE_NORM, is_finite, norm_on
 from holdfast.worker.step.shard_pass import ShardPass
 from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
@@ -224,6 +225,9 @@ class DeviceStepper:
         most = self._job.clip_norm
         # Either the device decides, or the host knows before anything changes.
         known = outcome() if is_completed or not self._defers(gradients) else None
+        if known is not None and not is_completed:
+            common = self._replicas.common_norm(step, known.norm)
+            known = replace(known, norm=common, skipped=not is_finite(common))
         if most is not None and known is None:
             clip(gradients, norm, most)
         elif most is not None and known is not None and most < known.norm < math.inf:
@@ -277,6 +281,7 @@ class DeviceStepper:
         """True if the device alone can decide on a step with these gradients."""
         return (
             self.on_gradients is None
+            and not self._replicas.tolerates
             and self._job.precision != "fp16"
             and skips_by_itself(self._replica.optimizers)
             and (

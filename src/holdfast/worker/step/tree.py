@@ -245,7 +245,8 @@ class TreeStepper:
 
     def _reduce(self, step: int, vote: CommitVote) -> Reduced:
         reduced = self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
-        return self._with_norm(reduced)
+        reduced = self._with_norm(reduced)
+        return replace(reduced, norm=self._replicas.common_norm(step, reduced.norm))
 
     def _with_norm(self, reduced: Reduced) -> Reduced:
         """The result with the norm that a lone worker would find; see `gradient_norm`."""
