@@ -65,7 +65,7 @@ class HostsCheck:
         ]
         peers.sort(key=lambda each: each.name != own)  # the first is the measure for the others
         findings = list[Finding]()
-        for each in _findings(gathered, peers, own):
+        for each in _findings(gathered, peers, own, allows_unlike=job.allows_unlike_hosts):
             self.show(each)
             findings.append(each)
         works = len(peers) == job.hosts and would_work(findings)
@@ -82,11 +82,13 @@ class HostsCheck:
         return settings(peers, self.words, placement.endpoint.port)
 
 
-def _findings(gathered: Gathered, peers: list[Peer], own: str) -> Iterator[Finding]:
+def _findings(
+    gathered: Gathered, peers: list[Peer], own: str, *, allows_unlike: bool
+) -> Iterator[Finding]:
     """All findings; those of the host called `own`, which is this one, name no host."""
     for peer in peers:
         for each in peer.report.findings:
             yield replace(each, host="" if peer.name == own else peer.name)
     yield from gathered.failures
     if peers:
-        yield from compare(peers, gathered.links)
+        yield from compare(peers, gathered.links, allows_unlike=allows_unlike)

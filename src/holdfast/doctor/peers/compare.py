@@ -42,12 +42,20 @@ class Peer:
     heard: frozenset[str]
 
 
-def compare(peers: Sequence[Peer], links: Sequence[LinkReport]) -> Iterator[Finding]:
-    """Comparison of the hosts; the first one is the measure for the others."""
+def compare(
+    peers: Sequence[Peer], links: Sequence[LinkReport], *, allows_unlike: bool
+) -> Iterator[Finding]:
+    """Comparison of the hosts; the first one is the measure for the others.
+
+    Args:
+        peers: The hosts.
+        links: Their connections.
+        allows_unlike: True if the job lets hosts compute other bits.
+    """
     yield from versions(peers)
-    unlike = list(numerics(peers))
+    unlike = list(numerics(peers, allows_unlike=allows_unlike))
     yield from unlike
-    if would_work(unlike):
+    if would_work(unlike) and not allows_unlike:
         yield from weights(peers)
     yield from clocks(peers, links)
     yield from reached(peers, links)
@@ -82,7 +90,7 @@ def versions(peers: Sequence[Peer]) -> Iterator[Finding]:
         yield ok("same versions", f"Python and {len(first.report.versions) - 1} packages")
 
 
-def numerics(peers: Sequence[Peer]) -> Iterator[Finding]:
+def numerics(peers: Sequence[Peer], *, allows_unlike: bool = False) -> Iterator[Finding]:
     """Check that all hosts compute the same bits."""
     known = [(peer, peer.report.torch) for peer in peers if peer.report.torch is not None]
     if not known:
@@ -98,13 +106,18 @@ def numerics(peers: Sequence[Peer]) -> Iterator[Finding]:
         if not unlike:
             continue
         alike = False
+        if allows_unlike:
+            found = f"{', '.join(unlike)} as on {first.name}; a run takes this host"
+            remedy = "expect weights that depend on which host computes which shard"
+            yield _at(other, advice("same bits", found, remedy))
+            continue
         variables = [each.split()[0] for each in unlike if each.split()[0].isupper()]
         if variables:
             remedy = f"set {' and '.join(variables)} alike on all hosts, or unset them"
         elif report.kernels == wanted.kernels:
             remedy = "set numerics=portable: both compute the same with common kernels"
         else:
-            remedy = "set numerics=portable and check again, or use hosts of one kind"
+            remedy = "set numerics=portable and check again, or numerics=mixed"
         found = f"{', '.join(unlike)} as on {first.name}; a run refuses this host"
         yield _at(other, fault("same bits", found, remedy))
     if alike:
