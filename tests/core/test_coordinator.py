@@ -49,8 +49,9 @@ def running(run):
     return cluster
 
 
-def machine(workers=2):
-    return CoordinatorStateMachine(RecoveryPolicy(world_size=workers, min_workers=workers), [], 0.0)
+def machine(workers=2, **policy):
+    given = RecoveryPolicy(world_size=workers, min_workers=workers, **policy)
+    return CoordinatorStateMachine(given, [], 0.0)
 
 
 def tell(run, host, number, **fields):
@@ -175,6 +176,15 @@ def test_a_host_unlike_the_first_is_refused_and_the_others_wait_for_another():
     halted(run, "c", 2, "good")
     halted(run, "a", 3, "good")
     assert (run.stage, run.members) == (Stage.RUN, {0: "a", 1: "c"})
+
+
+def test_a_host_unlike_the_first_trains_where_the_job_allows_it():
+    run = machine(allows_unlike_hosts=True)
+    tell(run, "a", 1)
+    tell(run, "b", 1)
+    halted(run, "b", 2, "odd")
+    halted(run, "a", 2, "good")
+    assert (run.stage, run.members) == (Stage.RUN, {0: "a", 1: "b"})
 
 
 def test_the_first_host_is_one_that_has_trained():

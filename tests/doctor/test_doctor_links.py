@@ -132,7 +132,7 @@ def test_another_version_of_torch_is_a_fault_of_the_host_that_differs():
     ("other", "remedy"),
     [
         (peer("b", processor="q"), "set numerics=portable: both"),
-        (peer("b", processor="q", kernels="other"), "set numerics=portable and check again"),
+        (peer("b", processor="q", kernels="other"), "set numerics=portable and check again, or"),
         (peer("b", ONEDNN_MAX_CPU_ISA="AVX2"), "set ONEDNN_MAX_CPU_ISA alike"),
     ],
 )
@@ -142,6 +142,12 @@ def test_other_numerics_are_a_fault_with_what_would_make_them_equal(other, remed
         (found,) = numerics([peer("a"), other])
     assert (found.outcome, found.host) == (Outcome.FAULT, "b")
     assert found.remedy.startswith(remedy)
+
+
+def test_other_numerics_are_advice_where_the_job_allows_them():
+    (found,) = numerics([peer("a"), peer("b", processor="q")], allows_unlike=True)
+    assert (found.outcome, found.host) == (Outcome.ADVICE, "b")
+    assert "a run takes this host" in found.found
 
 
 def test_clocks_that_differ_by_hours_are_a_fault_and_by_seconds_advice():
