@@ -2,6 +2,7 @@
 #
 #   docker build -t holdfast .                                                       for CPUs
 #   docker build -t holdfast --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 .
+#   docker build -t holdfast --build-arg EXTRAS=data,mlflow .                        more extras
 #
 # The wheels of torch for CUDA bring its libraries; only the driver comes from the host (--gpus all).
 # docs/containers.md says how this file is tested.
@@ -15,17 +16,18 @@ RUN apt-get update \
 
 FROM python AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG EXTRAS=data
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN python3 -m venv /opt/holdfast \
     && /opt/holdfast/bin/pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" \
-    --constraint constraints.txt ".[data]"
+    --constraint constraints.txt ".[$EXTRAS]"
 
 FROM python
 RUN groupadd --gid 10001 holdfast \
     && useradd --uid 10001 --gid 10001 --create-home holdfast \
-    && mkdir --parents /work/runs /work/token \
+    && mkdir --parents /work/runs /work/token /work/metrics \
     && chown --recursive 10001:10001 /work
 COPY --from=build /opt/holdfast /opt/holdfast
 ENV PATH=/opt/holdfast/bin:/usr/local/bin:/usr/bin:/bin \

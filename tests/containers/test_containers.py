@@ -1,26 +1,30 @@
 """The Dockerfile and the compose file: linted, restricted, and performed in a clean root."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from clean_root import instructions
 
+from conftest import own_loopback_address, wait_until
+
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
 OURS = ["coordinator", "token", "agent"]
 
-TOP_KEYS = {"name", "services", "networks", "volumes"}
+TOP_KEYS = {"name", "services", "networks", "configs", "volumes"}
 SERVICE_KEYS = {
     "build", "image", "init", "read_only", "tmpfs", "cap_drop", "security_opt", "command",
     "entrypoint", "volumes", "healthcheck", "depends_on", "networks", "network_mode", "deploy",
-    "profiles", "ports",
+    "profiles", "ports", "configs", "environment",
 }  # fmt: skip
 """Keys of the Compose specification that this file uses; a misspelt one would have no effect."""
 
@@ -110,6 +114,45 @@ def test_the_commands_of_services_exist(name):
         first, *words = service["command"]
         known = {option for param in command(first).params for option in param.opts}
         assert {word for word in words if word.startswith("--")} <= known
+
+
+def inside(text, root):
+    """A word of the compose file with default values, and paths of a container below `root`."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text).replace("$$", "$")
+    return text.replace("/work/", f"{root}/")
+
+
+@pytest.mark.slow
+def test_prometheus_gets_what_it_needs_of_a_coordinator(command, tmp_path):
+    """The commands of the services run here, on free ports."""
+    for folder in ("runs", "token", "metrics"):
+        (tmp_path / folder).mkdir()
+    words = [inside(word, tmp_path) for word in SERVICES["coordinator"]["command"]]
+    words[words.index("0.0.0.0:9400")] = "0.0.0.0:0"
+    command(*words, "--address", own_loopback_address())
+    (_, is_healthy) = SERVICES["coordinator"]["healthcheck"]["test"]
+    check = ["sh", "-c", inside(is_healthy, tmp_path)]
+    wait_until(lambda: subprocess.run(check, check=False).returncode == 0)
+    token = SERVICES["token"]
+    variables = {name: inside(value, tmp_path) for name, value in token["environment"].items()}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        [*token["entrypoint"], *(inside(each, tmp_path) for each in token["command"])],
+        env={**os.environ, **variables, "PATH": path}, check=True,
+    )  # fmt: skip
+    assert (tmp_path / "token" / "join.token").stat().st_mode & 0o777 == 0o600
+    scrape = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])
+    shown = tmp_path / "metrics"
+    assert yaml.safe_load((shown / Path(scrape["rule_files"][0]).name).read_text())["groups"]
+    assert json.loads((shown / "dashboard.json").read_text())["panels"]
+    (job,) = scrape["scrape_configs"]
+    bearer = (shown / Path(job["authorization"]["credentials_file"]).name).read_text().strip()
+    assert job["static_configs"] == [{"targets": ["coordinator:9400"]}]
+    said = re.search(r"metrics: \S+:(\d+)/metrics", (tmp_path / "output-0").read_text())
+    request = urllib.request.Request(f"http://127.0.0.1:{said[1]}/metrics")
+    request.add_header("Authorization", f"Bearer {bearer}")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert b"holdfast_" in answer.read()
 
 
 @pytest.mark.slow
