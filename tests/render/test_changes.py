@@ -50,6 +50,7 @@ def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
         "base/agents.yaml: parallelism",
         "base/limits.yaml: minAvailable",
         *SCRIPTS,
+        "idle/idle.yaml: replicas",
         *RAY_REPLICAS,
         "trainjob/limits.yaml: minAvailable",
         "trainjob/runtime.yaml: command",
@@ -66,6 +67,8 @@ def test_more_gpus_change_what_is_for_gpus_only():
     assert named(changed(rendered("resources.gpus=1"), more)) == {
         *everywhere("limits.yaml: hard"),
         "components/gpu/kustomization.yaml: patch",
+        "idle/idle.yaml: limits",
+        "idle/idle.yaml: requests",
         "overlays/gke/node-pools.sh",
         "rayjob/rayjob.yaml: limits",
         "rayjob/rayjob.yaml: requests",
@@ -76,7 +79,7 @@ def test_more_gpus_change_what_is_for_gpus_only():
 
 def test_more_memory_changes_requests_and_limits():
     found = changed(rendered(), rendered("resources.memory=4GiB"))
-    pods = ("base/agents.yaml", "rayjob/rayjob.yaml", "trainjob/runtime.yaml")
+    pods = ("base/agents.yaml", "idle/idle.yaml", "rayjob/rayjob.yaml", "trainjob/runtime.yaml")
     assert named(found) == {
         *everywhere("job.yaml: memory", "limits.yaml: hard", "limits.yaml: limits"),
         "base/coordinator.yaml: sizeLimit",
@@ -95,7 +98,8 @@ def test_another_namespace_changes_namespaces_only():
     keys = {path.rpartition("/")[2] for path in found}
     assert keys == {"namespace", "name"}
     named_so = {path for path in found if path.endswith("/name")}
-    assert named_so == {f"/{folder}/namespace.yaml/0/metadata/name" for folder in FOLDERS}
+    folders = [*FOLDERS, "idle"]
+    assert named_so == {f"/{folder}/namespace.yaml/0/metadata/name" for folder in folders}
     where = leaves(documents(after))
     of_monitoring = changed(before, after) - found
     assert {where[path] for path in of_monitoring} == {"research"}

@@ -10,7 +10,7 @@ from conftest import sampled
 
 VERSIONS = ("1.29.0", "1.31.0", "1.34.0", "1.37.0")
 OVERLAYS = sorted({path.split("/")[1] for path in rendered() if path.startswith("overlays/")})
-FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "rayjob", "trainjob", "monitoring"]
+FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "idle", "rayjob", "trainjob", "monitoring"]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,8 @@ FIND_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", 
 def test_rights_are_to_fill_one_secret_and_for_prometheus_to_find_pods(objects):
     assert not any(found["kind"].startswith("ClusterRole") for found in objects)
     kinds = {found["kind"] for found in objects}
-    needed = FIND_PODS if "Deployment" in kinds else None if "RayJob" in kinds else FILL_ONE
+    is_bare = bool(kinds & {"RayJob", "Deployment"})
+    needed = FIND_PODS if "DaemonSet" in kinds else None if is_bare else FILL_ONE
     given = [rule for found in objects if found["kind"] == "Role" for rule in found["rules"]]
     assert all(rule == needed for rule in given)
     assert bool(given) == (needed is not None)

@@ -3,6 +3,7 @@
 base/          everything that runs on any cluster
 components/    what an overlay may add to it
 overlays/      what to apply: the base for one kind of cluster
+idle/          in place of these, pods that wait for work
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from holdfast.clusters.render.access import access
 from holdfast.clusters.render.agents import agents
 from holdfast.clusters.render.components import components, toleration
 from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
+from holdfast.clusters.render.idle import idle
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network
 from holdfast.clusters.render.objects import (
@@ -43,6 +45,7 @@ def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
         **below("base", _base(plan)),
         **below("components", components(plan)),
         **below("overlays", overlays(plan)),
+        **below("idle", idle(plan)),
         **below("rayjob", rayjob(plan)),
         **below("trainjob", trainjob(plan)),
         **(below("monitoring", _monitoring(plan) | (shown or {})) if plan.has_metrics else {}),
