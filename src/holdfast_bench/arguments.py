@@ -65,7 +65,7 @@ def names(kind: str, known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def add_names(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     option: str,
     known: Collection[str],
     about: str,

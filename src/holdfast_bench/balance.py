@@ -8,6 +8,8 @@
     dynamic           holdfast with as many shards as its own measurements say
     hybrid            holdfast with both
 
+With `--job`, your own job is run under each policy instead, on this machine or with `--on`.
+
 The devices are emulated on this machine's cores, in the same way for every system: `slowed` says
 how. Each round runs every system once, one after the other, and the next round in reverse order;
 ratios are taken within a round. Every process logs its steps itself.
@@ -37,7 +39,7 @@ from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import in_rounds
 from holdfast_bench.trial import train
-from holdfast_bench.unlike import step_log
+from holdfast_bench.unlike import own_job, step_log
 from holdfast_bench.unlike.cluster import TFLOPS, Cluster, default_shards
 from holdfast_bench.unlike.models import MODELS, Training
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
@@ -268,6 +270,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, default=12, help="Number of measured steps.")
     add_rounds(parser, 1)
+    own = parser.add_argument_group("your own job, where nothing is emulated")
+    own.add_argument("--job", nargs="+", metavar=("JOB", "KEY=VALUE"), help="Job, and job keys.")
+    own.add_argument("--on", default="", help="Engine, as of holdfast train; by default none.")
+    add_names(own, "--systems", own_job.SYSTEMS, "What is compared")
+    own.add_argument(
+        "--timeout-s", type=count, default=600, help="Longest time of one run, seconds."
+    )
 
 
 def run(options: argparse.Namespace) -> Measured:
@@ -276,6 +285,16 @@ def run(options: argparse.Namespace) -> Measured:
     Raises:
         JobError: The options contradict each other.
     """
+    if options.job:
+        job = own_job.OwnJob(
+            words=options.job,
+            on=options.on,
+            warm_steps=PLAN_STEPS,
+            steps=options.steps,
+            timeout_s=options.timeout_s,
+        )
+        own = own_job.rows_of(job, options.systems, options.rounds)
+        return Measured(rounds=options.rounds, rows=own)
     chosen = cases(options)
     rows = run_cases(chosen, options.rounds)
     return Measured(rounds=options.rounds, rows=rows)

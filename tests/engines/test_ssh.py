@@ -98,6 +98,21 @@ def test_what_a_host_lacks_is_named(tmp_path):
         assert "h2 lacks 1000 CPUs for one worker; " in hosts.hosts.output(1)
 
 
+@pytest.mark.full
+@pytest.mark.exec
+def test_policies_are_compared_on_a_job_of_ones_own(tmp_path):
+    with ssh_hosts(tmp_path, 2) as hosts:
+        hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON}")
+        words = ["--job", "digits", "workers=2", "hosts=2", "shards=4", "--on", "ssh:hosts"]
+        process = hosts.start(
+            1, "bench", "balance", "--systems", "even,dynamic", "--steps", "4", *words
+        )
+        assert process.wait(240) == 0, hosts.hosts.output(1)
+        said = hosts.hosts.output(1)
+        rows = [line for line in said.splitlines() if "ssh:hosts" in line and "digits" in line]
+        assert [" even " in row for row in rows] == [True, False], said
+
+
 def lose_ssh(hosts):
     """Only the ssh of an agent ends, by itself."""
     (pid,) = (
