@@ -57,6 +57,7 @@ def test_a_plan_that_follows_measured_times_is_not_advised_again():
     workers = times(), times(forward=60, backward=120)
     assert found(*workers, counts=(8, 8)).name == "imbalanced"
     assert found(*workers, counts=(8, 8), is_dynamic=True).name == "compute-bound"
+    assert found(*workers, counts=(8, 8), most_shards=0).name == "imbalanced"  # merged shards too
 
 
 def test_shards_may_be_too_coarse_to_divide():

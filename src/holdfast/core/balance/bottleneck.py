@@ -108,7 +108,6 @@ class BottleneckFinder:
     def __init__(self, *, has_network: bool, most_shards: int, is_dynamic: bool) -> None:
         self._most_shards = most_shards
         self._is_dynamic = is_dynamic
-        self._may_balance = most_shards > 0 and not is_dynamic
         self._sum = REDUCTION if not has_network else LINK
         self._steps: list[tuple[Sequence[StepTimes], Sequence[int]]] = []
 
@@ -139,7 +138,7 @@ class BottleneckFinder:
             self._sum: sum(each.reduce_ns + each.wait_reduce_ns for each in last) / total,
             SHARDS: fewer[0],
             CHECKPOINT: sum(each.checkpoint_ns for each in last) / total,
-            IMBALANCED: saved if self._may_balance else 0.0,
+            IMBALANCED: 0.0 if self._is_dynamic else saved,
             COARSE: more[0] if self._is_dynamic else 0.0,
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}

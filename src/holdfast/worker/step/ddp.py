@@ -1,4 +1,4 @@
-"""A step with PyTorch's DistributedDataParallel: the alternative to the tree, for comparison.
+"""A step with PyTorch's DistributedDataParallel: the alternative to the tree.
 
 PyTorch averages the gradients over the workers while it computes them (Li et al., "PyTorch
 Distributed", VLDB 2020). Here each loss is scaled beforehand, so that the average is the mean over
@@ -98,6 +98,7 @@ class DdpStepper:
         job = self._job
         group = self._group
         sections = context.sections
+        self._is_balanced = job.balance != "even"
         self._clip_norm = job.clip_norm
         self._non_finite = job.non_finite
         self.work_items: Sequence[WorkItem] = ()
@@ -205,6 +206,7 @@ class DdpStepper:
         if not weight and not follows_graph:
             trained = (p for p in self._parameters if p.requires_grad)
             scaled = torch.stack([(p * 0).sum().real.to(loss) for p in trained]).sum()
+        scaled.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         try:
             scaled.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -265,6 +267,19 @@ class DdpStepper:
             self.buffers.take(self._root, reduced.used, reduced.kept)
         self.restart()
         return commit_step(self._status, step, reduced, norm)
+
+    def _on_backward(self, _: torch.Tensor) -> None:
+        """Have the wait for the others' gradients told from the computation of this worker's.
+
+        Called before DDP sees a gradient, so autograd calls `_begin_wait` before the function in
+        which DDP waits.
+        """
+        torch.autograd.Variable._execution_engine.queue_callback(self._begin_wait)
+
+    def _begin_wait(self) -> None:
+        if self._is_balanced and self._replica.flat.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()  # the host is through before the GPU is
+        self._status.enter(Phase.WAIT_REDUCE)
 
     def complete(self, step: int) -> StepCommitted:
         """Never called: after a failure, all workers are started again."""

@@ -22,6 +22,7 @@ MEMORY_EVERY_S: Final = 1.0
 """How often the memory in use is looked at."""
 _WORDS: Final = [Word.PHASE_TIMES + Phase[name.upper()] for name in PHASES]
 _OPTIMIZER: Final = Word.PHASE_TIMES + Phase.OPTIMIZER
+_WAITS: Final = [Word.PHASE_TIMES + phase for phase in (Phase.WAIT, Phase.WAIT_REDUCE)]
 
 
 class Stopwatch:
@@ -52,13 +53,20 @@ class Stopwatch:
         """The time in each phase so far, nanoseconds."""
         return [self._status[word] for word in _WORDS]
 
+    @property
+    def _waited_ns(self) -> int:
+        return sum(self._status[word] for word in _WAITS)
+
     @contextmanager
     def shard(self) -> Iterator[None]:
-        """Measure the shard that is read and computed within the context."""
+        """Measure the shard that is read and computed within the context, without waits for other
+        workers.
+        """
         began = time.monotonic_ns()
+        waited = self._waited_ns
         ran = time.thread_time_ns()
         yield
-        self._shards_ns += time.monotonic_ns() - began
+        self._shards_ns += time.monotonic_ns() - began - (self._waited_ns - waited)
         self._processor_ns += time.thread_time_ns() - ran
 
     @contextmanager
