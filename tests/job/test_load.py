@@ -265,8 +265,6 @@ def test_workers_without_shards_are_refused(keys, begun, message):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"balance": "dynamic", "sync": "ddp"}, "balance=dynamic .* sync=ddp; set sync=tree"),
-        ({"balance": "hybrid", "numerics": "fast"}, "numerics=fast; set numerics=exact"),
         ({"balance": "hybrid", "shards_per_worker": [1]}, "shards_per_worker; set one of them"),
         ({"exchange": "arena", "sync": "ddp"}, "exchange=arena .* sync=ddp; set sync=tree"),
         ({"exchange": "alone", "non_finite": "recompute"}, "set non_finite=stop or skip"),

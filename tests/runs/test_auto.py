@@ -78,6 +78,13 @@ def test_shards_are_doubled_as_long_as_each_has_a_sample(keys, counts, unmeasure
     assert job.shards == unmeasured
 
 
+@pytest.mark.parametrize("keys", [{"sync": "ddp"}, {"numerics": "fast"}], ids=str)
+def test_shards_that_form_one_batch_are_not_measured(keys):
+    request = load.request({"workers": 2, "balance": "dynamic", **keys}, where="test")
+    assert not request.weighs_shards
+    assert request.resolved().shards == 16
+
+
 def steps_of(shards, step_ms, shares):
     """Steps of two workers that compute alone, the second one 4 times slower."""
     first, second = shares

@@ -230,6 +230,13 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 ),
             ),
             (
+                ["balance=dynamic", "sync=ddp"],
+                (
+                    "balance=dynamic would change the weights with sync=ddp and numerics=exact; "
+                    "set balance=even"
+                ),
+            ),
+            (
                 ["--vary-workers", "shards=1"],
                 "--vary-workers needs at least two shards, for two workers",
             ),

@@ -178,6 +178,15 @@ def test_a_plan_can_change_between_two_steps(stepper, model):
     assert stepper.next_work().item.leaf == 0
 
 
+def test_merged_shards_are_computed_again_by_the_plan_after_a_failure(replica, model, exchange):
+    with stepper_of(replica, numerics="fast", exchange=exchange) as stepper:
+        work = stepper.next_work()
+        compute(stepper, model, work)
+        assert stepper.next_work() is None
+        stepper.resume(0)  # in a generation with the same members
+        assert stepper.next_work() == work
+
+
 @pytest.mark.parametrize("exchange", ["arena"])
 @pytest.mark.parametrize("width", [20_000])  # so that weights have blocks of their own
 def test_a_lent_gradient_is_whole_when_a_new_plan_adds_shards_to_it(stepper, model, width):

@@ -343,6 +343,11 @@ def fitting(job: TrainJob) -> tuple[list[Kind], list[FailurePolicy]]:
 
 def check(job: TrainJob, kinds: Sequence[Kind], policies: Sequence[FailurePolicy]) -> None:
     """Raises: JobError: `job` would not give the same weights with all of these."""
+    if job.merges_shards and job.balance != "even":
+        raise JobError(
+            f"balance={job.balance} would change the weights with sync={job.sync} and "
+            f"numerics={job.numerics}; set balance=even"
+        )
     fit, ways = fitting(job)
     _check_all(kinds, fit, job)
     _check_all(policies, ways, job)

@@ -99,7 +99,8 @@ class TrainRequest(RunKeys):
     shards: AutoShards = AUTO
     """Shards per step, the same for the whole run. `auto`: `max_workers`, or as many as workers at
     the first start. With a `balance` other than `even`, a short measurement before the first step
-    weighs what more of them cost against the finer split; on several hosts it is 8 per worker."""
+    weighs what more of them cost against the finer split; on several hosts, and where a worker's
+    shards form one batch, it is 8 per worker."""
     max_workers: Workers | None = None
     """Largest number of workers that the run may be resumed with, for `shards: auto`."""
     shards_per_worker: tuple[int, ...] | None = None
@@ -108,7 +109,8 @@ class TrainRequest(RunKeys):
     """How many shards each worker computes: `even`, as many as `shards_per_worker` says;
     `proportional`, by the profile of its host; `dynamic`, as many as end a step soonest, from
     measured times; `hybrid`, by the profile until times are measured; or your own function, as
-    `package.module:name` or `path/to/file.py:name`. The weights are the same."""
+    `package.module:name` or `path/to/file.py:name`. The weights are the same, but with `sync: ddp`
+    and `numerics: fast`, where they depend on the plan."""
     numerics: Literal["exact", "portable", "mixed", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
     different makers; slower. `mixed`: hosts may have unlike processors or GPUs; replicas stay
@@ -237,8 +239,6 @@ class TrainRequest(RunKeys):
         recompute = ("non_finite=recompute", "non_finite=stop or skip")
         verify = ("verify.recompute", "verify.recompute=0")
         refused = (
-            (is_uneven and is_ddp, balance, "sync=ddp", "sync=tree"),
-            (is_uneven and self.numerics == "fast", balance, "numerics=fast", "numerics=exact"),
             (is_mixed and self.non_finite == "recompute", "numerics=mixed", *recompute),
             (is_mixed and self.verify.recompute, "numerics=mixed", *verify),
             (is_uneven and self.shards_per_worker, balance, "shards_per_worker", "one of them"),
@@ -286,9 +286,16 @@ class TrainRequest(RunKeys):
         return "mapped" if gpu and not self.verify.recompute else "arena"
 
     @property
+    def merges_shards(self) -> bool:
+        """True if a worker's shards form one batch, so that the plan shows in the weights."""
+        return self.numerics == "fast" or self.sync == "ddp"
+
+    @property
     def weighs_shards(self) -> bool:
-        """True if the number of shards is to be measured: they can be divided unevenly."""
-        return self.shards == AUTO and self.balance != "even"
+        """True if the number of shards is to be measured: they can be divided unevenly, and each
+        costs time.
+        """
+        return self.shards == AUTO and self.balance != "even" and not self.merges_shards
 
     def _unmeasured_shards(self, workers: int) -> int:
         least = self.max_workers or sum(self.shards_per_worker or ()) or workers
@@ -407,11 +414,6 @@ class TrainJob(TrainRequest):
         return self.on_failure == "restart" or self.sync == "ddp"
 
     @property
-    def merges_shards(self) -> bool:
-        """True if a worker's shards form one batch, so that the plan shows in the weights."""
-        return self.numerics == "fast" or self.sync == "ddp"
-
-    @property
     def allows_unlike_hosts(self) -> bool:
         """True if hosts may have unlike processors or GPUs, so that they compute other bits."""
         return self.numerics == "mixed" or self.merges_shards
@@ -477,5 +479,5 @@ class TrainJob(TrainRequest):
         whole = self.model_dump(mode="json", exclude=not_in_weights)
         keys = {key: value for key, value in whole.items() if key not in self.FREE_ON_RESUME}
         if self.merges_shards:  # last, because these follow from other keys
-            keys |= {key: whole[key] for key in ("workers", "shards_per_worker")}
+            keys |= {key: whole[key] for key in ("workers", "shards_per_worker", "balance")}
         return keys

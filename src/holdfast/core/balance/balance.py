@@ -42,7 +42,8 @@ class Balance:
     Args:
         num_shards: Shards of a step.
         counts: The first plan: shards of each worker.
-        hosts: The workers of each host, in order.
+        hosts: The workers of each host, in order; empty if plans differ in time only, not in the
+            partial sums that they leave.
         policy: Chooses the counts instead, in every step; None for the fastest ones.
         is_fixed: True if the first plan stays, whatever is measured.
         fits: True if the memory is enough for a plan.
@@ -143,6 +144,8 @@ class Balance:
 
     def _fitting(self, costs: Sequence[Cost], best: Sequence[int]) -> tuple[int, ...] | None:
         """A plan close to the fastest one for which the memory is enough; None if there is none."""
+        if not self._hosts:
+            return tuple(best)
         plans = (aligned(costs, best, self._hosts, slack) for slack in SLACKS)
         return next((plan for plan in plans if self._fits(plan)), None)
 

@@ -19,6 +19,7 @@ from holdfast.collectives.group import Group
 from holdfast.errors import JobError
 from holdfast.hardware.nvml import Driver
 from holdfast.job.models import MistralSpec, Model
+from holdfast.job.train_job import TrainJob
 from holdfast.linux.supply import model_name
 from holdfast.worker.checks.kernels import kernel_digests
 
@@ -100,18 +101,19 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exactness(sync: str, numerics: str, changed: list[str], differing: list[str]) -> str:
+def exactness(job: TrainJob, changed: list[str], differing: list[str]) -> str:
     """Exactness of the weights of a run.
 
     Args:
-        sync, numerics: The job's.
+        job: Its job.
         changed: Changes of hardware and software over the run's lives.
         differing: Differences between hosts that have trained together.
     """
-    if sync == "ddp":
-        return "not exact: sync=ddp"
-    if numerics == "fast":
-        return "not exact: numerics=fast"
+    plans = "" if job.balance == "even" else f"; balance={job.balance} affects the weights"
+    if job.sync == "ddp":
+        return f"not exact: sync=ddp{plans}"
+    if job.numerics == "fast":
+        return f"not exact: numerics=fast{plans}"
     if differing:
         return (
             "every sample once, replicas equal; the bits depend on which host computed which "

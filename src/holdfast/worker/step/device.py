@@ -108,10 +108,11 @@ class DeviceStepper:
         if self._messages is not None:
             self._messages.connect()
         self._reducer.assign_blocks()
-        if self._members != self._group.members:
-            self._members = self._group.members
-            if self._job.merges_shards or not self._sums.has_capacity:
-                self.restart()
+        is_changed = self._members != self._group.members
+        self._members = self._group.members
+        # The new plan may merge other shards, or leave more partial sums.
+        if self._job.merges_shards or (is_changed and not self._sums.has_capacity):
+            self.restart()
         # From here on every member knows which leaves are computed, by any member.
         self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
 

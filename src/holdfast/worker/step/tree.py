@@ -119,11 +119,13 @@ class TreeStepper:
         self._lending.write_back()
         if self._pass.shard is not None:
             self._pass.shard.lends_gradients = False
-        if self._members != self._group.members:
+        is_changed = self._members != self._group.members
+        if is_changed:
             self._members = self._group.members
             self._reducer.assign_blocks()
-            if self._job.merges_shards or not self._sums.has_capacity:
-                self.restart()
+        # The new plan may merge other shards, or leave more partial sums.
+        if self._job.merges_shards or (is_changed and not self._sums.has_capacity):
+            self.restart()
         # From here on every member knows which leaves are computed, by any member.
         self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
 

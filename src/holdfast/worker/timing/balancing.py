@@ -99,7 +99,8 @@ class Balancing:
             self._stragglers = StragglerFinder(members, self._job.shards)
 
     def _balance_of(self, *, is_fixed: bool, spare: Sequence[int] = ()) -> Balance:
-        hosts = self._hosts()
+        # A worker that merges its shards has one partial sum, whatever the plan.
+        hosts = [] if self._job.merges_shards else self._hosts()
         even = self.plan
         slots = _slots_of(even, hosts)
 
