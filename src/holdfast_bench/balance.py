@@ -7,6 +7,7 @@
     proportional      holdfast with as many shards as the speeds say, from a profile
     dynamic           holdfast with as many shards as its own measurements say
     hybrid            holdfast with both
+    ddp, dynamic      holdfast with sync=ddp and balance=dynamic
 
 With `--job`, your own job is run under each policy instead, on this machine or with `--on`.
 
@@ -152,6 +153,7 @@ def systems(
         "proportional": partial(ours, WARM_STEPS, balance="proportional"),
         "dynamic": partial(ours, PLAN_STEPS, balance="dynamic"),
         "hybrid": partial(ours, PLAN_STEPS, balance="hybrid"),
+        "ddp, dynamic": partial(ours, PLAN_STEPS, balance="dynamic", sync="ddp"),
     }
 
 

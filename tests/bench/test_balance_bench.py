@@ -18,7 +18,16 @@ from holdfast_bench.unlike.quota import NoQuota, limited_groups
 from holdfast_bench.unlike.slowed import SlowedDevice
 from holdfast_bench.unlike.step_log import LoggedStep, imbalance, measured, plans_of
 
-SYSTEMS = ["bound", "bound, one pass", "DDP", "even", "proportional", "dynamic", "hybrid"]
+SYSTEMS = [
+    "bound",
+    "bound, one pass",
+    "DDP",
+    "even",
+    "proportional",
+    "dynamic",
+    "hybrid",
+    "ddp, dynamic",
+]
 
 
 def compute():
@@ -32,6 +41,8 @@ def test_burning_takes_a_multiple_of_the_cpu_time_of_the_thread():
     began = time.thread_time()
     with device.slowed():
         compute()
+    with device.slowed():
+        pass
     assert time.thread_time() - began == pytest.approx(device.busy_s, rel=0.1)
     assert device.busy_s == pytest.approx(0.04, rel=0.1)
 
@@ -41,6 +52,8 @@ def test_a_pause_takes_no_cpu_time():
     began, began_cpu = time.monotonic(), time.thread_time()
     with device.slowed():
         compute()
+    with device.slowed():
+        pass
     elapsed, computed = time.monotonic() - began, time.thread_time() - began_cpu
     assert computed < 0.5 * elapsed
     assert device.busy_s == pytest.approx(0.04, rel=0.1)

@@ -130,4 +130,4 @@ def train(session: Session) -> None:
     for shard in session.shards(samples, steps=training.steps):
         with device.slowed():
             session.backward(workload.loss(model, shard.batch))
-        log.add(shards=1, samples=shard.size)
+        log.add(shards=shard.size // workload.batch_size, samples=shard.size)

@@ -4,10 +4,11 @@
         loss = criterion(model(x), y)
         loss.backward()
 
-The time that a block takes is a multiple of the CPU time that its thread has used in it. So what a
-step costs grows with the work in it, as on a slower device, and waits are not multiplied: neither
+The time that blocks take is a multiple of the CPU time that their thread has used in them. So what
+a step costs grows with the work in it, as on a slower device, and waits are not multiplied: neither
 for other workers, nor for a core that another process uses. Nothing is added to the model, its
-hooks or its buffers, and nothing that it computes changes.
+hooks or its buffers, and nothing that it computes changes. A block lasts longer by what the one
+before has computed, and first of all: DDP waits for others in the backward pass.
 
     burn    computes on until the thread has used `factor` times the CPU time
     pause   sleeps for the rest of `factor` times the CPU time
@@ -45,6 +46,7 @@ class SlowedDevice:
         self._factor = factor
         self._mode = mode
         self._made_up_s: float | None = None
+        self._owed_s = 0.0
         self.busy_s = 0.0
 
     @contextmanager
@@ -52,15 +54,17 @@ class SlowedDevice:
         """Slow down what this thread computes within the context."""
         if self._made_up_s is None:  # waits of the start-up are not made up
             self._made_up_s = waited_for_core_s()
+        match self._mode:
+            case "burn":
+                end_s = time.thread_time() + self._owed_s
+                while time.thread_time() < end_s:
+                    pass
+            case "pause":
+                self._made_up_s += _pause(self._owed_s, self._made_up_s)
         began_s = time.thread_time()
         yield
         computed_s = time.thread_time() - began_s
-        match self._mode:
-            case "burn":
-                while time.thread_time() - began_s < self._factor * computed_s:
-                    pass
-            case "pause":
-                self._made_up_s += _pause((self._factor - 1) * computed_s, self._made_up_s)
+        self._owed_s = (self._factor - 1) * computed_s
         self.busy_s += self._factor * computed_s
 
 
