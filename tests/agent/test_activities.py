@@ -77,3 +77,5 @@ def test_a_worker_that_was_stopped_in_a_wait_that_is_over_waits_for_nobody(arena
     for rank in MEMBERS:
         arena.arrive(rank)
     assert doing(arena)[1] == Activity(rank=1, doing="committing step 41")
+    WorkerStatus(arena, 1).enter(Phase.WAIT_REDUCE)  # of DistributedDataParallel, or TCP
+    assert doing(arena)[1] == Activity(rank=1, doing="waiting for gradients of step 41")

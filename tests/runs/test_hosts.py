@@ -529,3 +529,17 @@ def test_a_worker_whose_process_group_does_not_end_ends_itself(inject):
     never_returns = {**EXCHANGE, "rank": 1, "how": "sleep"}
     exits = inject(never_returns, {**EXCHANGE, "rank": 2, "how": "kill"})
     assert sorted(exits) == [(1, LEFT_STATUS), (2, -signal.SIGKILL)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("merges", ["sync=ddp", "sync=ddp network=trusted", "numerics=fast"])
+def test_workers_of_all_hosts_share_merged_batches_by_their_speeds(begin, tmp_path, merges):
+    tasks = Path(__file__).with_name("balance_tasks.py")
+    slow = "params={slow: [0.1, 0.2, 0.4, 0.4]}"
+    job = [f"{tasks}:merged", "shards=32", "batch=45", "epochs=6", slow]
+    first, _, _ = begin(2, "workers=4", "balance=dynamic", *merges.split(), job=job)
+    assert first.wait(120) == 0
+    fastest, *_, slowest = events_of(tmp_path / "run", "plan-changed")[-1]["shards_per_worker"]
+    assert fastest > 8 > slowest
+    exactness = f"not exact: {merges.split()[0]}; balance=dynamic affects the weights"
+    assert result_of(tmp_path)["exactness"] == exactness

@@ -162,6 +162,7 @@ _WORDS: Final = MappingProxyType(
         Phase.FORWARD: "running the task's code in step {next}",
         Phase.BACKWARD: "in the backward pass of step {next}",
         Phase.COLLECT: "collecting its gradients of step {next}",
+        Phase.WAIT_REDUCE: "waiting for gradients of step {next}",
         Phase.REDUCE: "summing the gradient of step {next}",
         Phase.OPTIMIZER: "updating the weights in step {next}",
         Phase.EVALUATE: "evaluating after step {step}",
@@ -223,7 +224,9 @@ def _activity(
             tuple(peer for peer in peers if arena[peer, Word.ARRIVALS] < count)
             for peers in (sorted(local), remote)
         ]
-        return Activity(rank=rank, doing=describe(*barrier), waits_for=late[0] or late[1])
+        waits_for = late[0] or late[1]
+        if waits_for or phase is Phase.WAIT:  # else for the network, or within DDP
+            return Activity(rank=rank, doing=describe(*barrier), waits_for=waits_for)
     if is_script and phase is Phase.FORWARD:
         return Activity(rank=rank, doing="running the script")
     return Activity(rank=rank, doing=_WORDS[phase].format(step=step, next=step + 1))

@@ -277,8 +277,9 @@ class DdpStepper:
         torch.autograd.Variable._execution_engine.queue_callback(self._begin_wait)
 
     def _begin_wait(self) -> None:
-        if self._is_balanced and self._replica.flat.device.type == "cuda":
-            torch.cuda.current_stream().synchronize()  # the host is through before the GPU is
+        device = self._replica.flat.device
+        if self._is_balanced and device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # the host is through before the GPU
         self._status.enter(Phase.WAIT_REDUCE)
 
     def complete(self, step: int) -> StepCommitted:
