@@ -28,7 +28,8 @@ SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "proportional": ("balance=proportional",),
     "dynamic": ("balance=dynamic",),
     "hybrid": ("balance=hybrid",),
-    "DDP": ("balance=even", "sync=ddp"),
+    "ddp": ("balance=even", "sync=ddp"),
+    "ddp-dynamic": ("balance=dynamic", "sync=ddp"),
 }
 """Keys that each system adds to those of the job."""
 BASELINE: Final = "even"
@@ -85,7 +86,7 @@ def rows_of(job: OwnJob, systems: Sequence[str], rounds: int) -> list[dict[str, 
             "system": name,
             "samples_per_s": spread(rates[name]),
             **_compared(rates, name, BASELINE, "of_even"),
-            **_compared(rates, name, "DDP", "of_ddp"),
+            **_compared(rates, name, "ddp", "of_ddp"),
             "plan": "-".join(map(str, of_one[-1].plan)) or "even",
         }
         for name, of_one in runs.items()
