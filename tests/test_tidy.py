@@ -277,6 +277,7 @@ def test_the_options_of_the_command_are_these():
             "overrides",
         ],
         "breakdown": ["--json", "--steps", "run"],
+        "compare": ["--csv", "--figure", "--json", "--price", "runs"],
         "events": ["--debug", "--json", "run"],
         "export": ["--best", "--force", "--format", "--key-file", "--of", "source", "target"],
         "goodput": ["--json", "run"],

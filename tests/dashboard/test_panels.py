@@ -12,6 +12,7 @@ from large_runs import BEGAN, write_run
 from holdfast.job import load
 from holdfast.record import units
 from holdfast.record.run_record import RunRecord
+from holdfast.record.views.comparison import changed_keys
 from holdfast.views.dashboard import page, theme
 from holdfast.views.dashboard.charts import ticks
 from holdfast.views.dashboard.live import LiveRuns
@@ -372,7 +373,7 @@ def test_runs_are_listed_newest_first_and_compared(run_dir):
     with found.reading_all(["other", "recorded", "gone"]) as records:
         said = words(runs.table_of(records, "recorded", "other", 1026.0))
     assert "✕ Failed recorded" in said
-    assert runs.changed_keys({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": 2}) == ["a.b 1"]
+    assert changed_keys({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": 2}) == ["a.b 1"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,10 @@ COMMANDS: Final = {
         home="holdfast.cli.observe.breakdown:breakdown",
         help="Show the time that each worker spends in each phase of a step, and the bottleneck.",
     ),
+    "compare": Entry(
+        home="holdfast.cli.observe.compare:compare",
+        help="Put runs next to each other: speed, goodput, loss, balance, recoveries, cost.",
+    ),
     "events": Entry(
         home="holdfast.cli.observe.events:events",
         help="Show what happened in a run: starts, failures, checkpoints, recovery reports.",

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.errors import JobError
-from holdfast.job.data import Data
+from holdfast.job.data import Data, TextData
 from holdfast.job.models import Model
 from holdfast.job.part import (
     AUTO,
@@ -417,6 +417,11 @@ class TrainJob(TrainRequest):
     def allows_unlike_hosts(self) -> bool:
         """True if hosts may have unlike processors or GPUs, so that they compute other bits."""
         return self.numerics == "mixed" or self.merges_shards
+
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens of a sample, or bytes without a tokenizer; None if the data are no text."""
+        return self.data.length if isinstance(self.data, TextData) else None
 
     @property
     def num_leaves(self) -> int:

@@ -1,13 +1,19 @@
-"""Figure: loss, throughput and shards of a run over its time, with its failures marked."""
+"""Figure: loss, throughput and shards of a run over its time, and of several by their samples."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
 from matplotlib.figure import Figure
 
+from holdfast.errors import JobError
 from holdfast.record.run_record import RunRecord
+from holdfast.record.steps import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +26,8 @@ _INK, _GRID, _FAILURE = "#586B67", "#E7EDEA", "#B3342B"
 _OURS: Final = "#4E6A17"
 _WORKERS: Final = ("#15538F", "#4A97D8", "#6F5208", "#B39025")
 """Colors of the first two workers on each of two hosts; further ones repeat them."""
+_RUNS: Final = ("#4E6A17", "#15538F", "#B39025", "#6B4E9B", "#4A97D8", "#6F5208")
+"""Colors of runs that are compared; further ones repeat them."""
 _STYLE: Final[Any] = {
     "font.size": 9, "axes.edgecolor": _GRID, "axes.labelcolor": _INK, "xtick.color": _INK,
     "ytick.color": _INK, "axes.grid": True, "axes.grid.axis": "y", "grid.color": _GRID,
@@ -34,8 +42,7 @@ def figure_of(record: RunRecord) -> Figure:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 7), dpi=120, layout="constrained")
         loss, throughput, shards = figure.subplots(3, 1, sharex=True)
-        at = record.steps.columns["at"]
-        start = record.started_at if record.started_at is not None else (at[0] if at else 0.0)
+        start = _start(record)
         _draw_loss(loss, record, start)
         _draw_throughput(throughput, record, start)
         _draw_shards(shards, record, start)
@@ -44,6 +51,51 @@ def figure_of(record: RunRecord) -> Figure:
             _mark_failures(axes, record, start, has_numbers=axes is loss)
         figure.suptitle(record.path.name, x=0.01, ha="left", fontweight="bold")
     return figure
+
+
+def write_comparison(records: Sequence[RunRecord], names: Sequence[str], path: Path) -> None:
+    """Draw the losses and the throughput of runs by samples, so that other batches compare.
+
+    Args:
+        records: The runs.
+        names: What each is called.
+        path: The picture; its suffix says the format.
+
+    Raises:
+        JobError: The suffix names none.
+        OSError: It cannot be written.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 6), dpi=120, layout="constrained")
+        loss, throughput = figure.subplots(2, 1, sharex=True)
+        loss.set_title("Loss")
+        throughput.set_title("Samples per second")
+        throughput.set_xlabel("samples")
+        for place, (record, name) in enumerate(zip(records, names, strict=True)):
+            style: Any = {"color": _RUNS[place % len(_RUNS)], "linewidth": 1.2}
+            curve = record.steps.series("loss", MAX_POINTS)
+            loss.plot(_samples_at(record, curve.step), curve.mean, label=name, **style)
+            pieces, rates = _rates(record, _start(record))
+            done = _samples_at(record, pieces.step)
+            throughput.plot(done, rates, drawstyle="steps-pre", **style)
+        throughput.set_ylim(bottom=0)
+        loss.legend(loc="upper right", fontsize=8)
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise JobError(f"{path}: {error}") from None
+
+
+def _start(record: RunRecord) -> float:
+    at = record.steps.columns["at"]
+    return record.started_at if record.started_at is not None else (at[0] if at else 0.0)
+
+
+def _samples_at(record: RunRecord, steps: Sequence[int]) -> list[int]:
+    """Samples of a run after each of some of its steps."""
+    columns = record.steps.columns
+    totals = list(accumulate(columns["samples"]))
+    return [totals[bisect_left(columns["step"], step)] for step in steps]
 
 
 def _minutes(times: list[float], start: float) -> list[float]:
@@ -60,18 +112,23 @@ def _draw_loss(axes: Axes, record: RunRecord, start: float) -> None:
 
 def _draw_throughput(axes: Axes, record: RunRecord, start: float) -> None:
     """Draw the samples per second, recoveries and all: a recovery is a dip."""
-    times = record.steps.series("at", MAX_POINTS // 5).at
-    counts = record.steps.series("samples", MAX_POINTS // 5)
-    steps = [0, *counts.step]
+    pieces, rates = _rates(record, start)
+    axes.set_title("Samples per second")
+    axes.plot(_minutes(pieces.at, start), rates, color=_OURS, linewidth=1.2, drawstyle="steps-pre")
+    axes.set_ylim(bottom=0)
+
+
+def _rates(record: RunRecord, start: float) -> tuple[Series, list[float]]:
+    """Pieces of a run, and the samples per second in each."""
+    pieces = record.steps.series("samples", MAX_POINTS // 5)
     rates = [
         mean * (step - before) / (now - then) if now > then else 0.0
         for mean, before, step, then, now in zip(
-            counts.mean, steps, counts.step, [start, *times], times, strict=False
+            pieces.mean, [0, *pieces.step], pieces.step, [start, *pieces.at], pieces.at,
+            strict=False,
         )
-    ]
-    axes.set_title("Samples per second")
-    axes.plot(_minutes(times, start), rates, color=_OURS, linewidth=1.2, drawstyle="steps-pre")
-    axes.set_ylim(bottom=0)
+    ]  # fmt: skip
+    return pieces, rates
 
 
 def _draw_shards(axes: Axes, record: RunRecord, start: float) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import MISSING, clock, digits, duration
+from holdfast.record.views.comparison import difference
 from holdfast.record.views.metric import metric_of
 from holdfast.views.dashboard.markup import PHONE_LACKS, TableColumn, head, status, table, text
 from holdfast.views.dashboard.panels.summary import STATES
@@ -72,7 +73,7 @@ def comparison(record: RunRecord, other: RunRecord) -> str:
     clauses = []
     if ours and theirs and ours == theirs:
         clauses.append("same weights")
-    keys = changed_keys(_config(record), _config(other))
+    keys = difference(record, other)
     if keys:
         more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
         clauses.append(f"differs: {', '.join(keys[:_MAX_KEYS])}{more}")
@@ -85,22 +86,3 @@ def comparison(record: RunRecord, other: RunRecord) -> str:
         if factor >= 1.05:
             clauses.append(f"{factor:.1f}× {'faster' if speed > reference else 'slower'}")
     return text(" · ".join(clauses))
-
-
-def _config(record: RunRecord) -> Mapping[str, Any]:
-    return record.job.weights_config() if record.job is not None else {}
-
-
-def changed_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], before: str = "") -> list[str]:
-    """The keys whose values differ, each with our value."""
-    found = []
-    for key in sorted({*ours, *theirs}):
-        mine = ours.get(key)
-        other = theirs.get(key)
-        if mine == other:
-            continue
-        if isinstance(mine, Mapping) and isinstance(other, Mapping):
-            found += changed_keys(mine, other, f"{before}{key}.")
-        else:
-            found.append(f"{before}{key} {mine}")
-    return found
