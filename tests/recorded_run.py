@@ -82,6 +82,17 @@ shards: 8
 threads_per_worker: 1
 """
 
+TEXT_JOB = """
+task: language
+data: {name: synthetic-text, length: 16}
+model: {name: gpt}
+epochs: 6
+workers: 2
+shards: 8
+threads_per_worker: 1
+"""
+"""A job whose samples are 16 tokens each."""
+
 
 def write_run(path, workers=2, gpus=(), more=()):
     """Write a run of `LAST_STEP` steps, with further events."""

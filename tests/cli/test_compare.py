@@ -7,7 +7,11 @@ import shutil
 import pytest
 from PIL import Image
 
-from recorded_run import JOB, LAST_STEP, STARTED, step, write, write_run
+from conftest import killing, watching
+from holdfast.api.train import run_job
+from holdfast.job import load
+from holdfast.runs.run import LaunchOptions
+from recorded_run import JOB, LAST_STEP, STARTED, TEXT_JOB, step, write, write_run
 
 FIRST_STEPS = range(1, LAST_STEP // 2 + 1)
 """The steps of the run with whole batches that have as many samples as the other one in all."""
@@ -71,10 +75,7 @@ def test_losses_are_compared_at_equal_samples(runs, compared):
 
 
 def test_other_data_are_noted_and_compared_all_the_same(runs, compared):
-    (runs[1] / "job.yaml").write_text(
-        "task: language\ndata: {name: synthetic-text, length: 16}\nmodel: {name: gpt}\n"
-        "shards: 8\nworkers: 2\nthreads_per_worker: 1\n"
-    )
+    (runs[1] / "job.yaml").write_text(TEXT_JOB)
     found = compared(*runs)
     assert "data.name synthetic-text" in found["notes"][0]
     assert "losses do not compare" in found["notes"][0]
@@ -138,3 +139,30 @@ def test_losses_and_throughput_are_drawn(runs, compared, command_line, tmp_path)
 def test_a_run_or_file_that_is_not_there_is_named(runs, command_line, words, message):
     status, _, err = command_line("compare", *(word.format(run=runs[0]) for word in words))
     assert (status, message in err, err.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.slow
+def test_a_language_model_that_lost_a_worker_has_all_figures(forks, compared, tmp_path, capsys):
+    path = tmp_path / "killed"
+    keys = {
+        "task": "language",
+        "data": {"name": "synthetic-text", "size": 4096, "length": 16},
+        "model": {"name": "gpt", "width": 8, "heads": 2, "layers": 1},
+        "batch": 8,
+        "shards": 2,
+        "workers": 2,
+    }
+    with watching(path, killing(path, 3, rank=1)):
+        result = run_job(
+            load.request(keys, "test"), LaunchOptions(forks=forks), run_dir=path, resume=False
+        )
+    assert result.tokens_per_s == pytest.approx(16 * result.samples_per_s, rel=0.01)
+    assert result.as_dict()["tokens_per_s"] == result.tokens_per_s
+    capsys.readouterr()  # what the run has printed
+    found = compared(path, "--price", 1)["runs"][0]
+    assert found["tokens_per_s"] == pytest.approx(16 * found["samples_per_s"])
+    assert (found["recoveries"], found["steps"], found["state"]) == (1, result.steps, "finished")
+    assert 0 < found["lost_s"] < found["wall_s"]
+    assert found["loss"] == found["loss_at_equal_samples"]
+    assert found["weights_sha256"] == result.weights_sha256
+    assert [name for name, value in found.items() if value is None] == []

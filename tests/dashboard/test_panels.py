@@ -33,6 +33,7 @@ from holdfast.views.dashboard.panels import (
     worker_speeds,
 )
 from holdfast.views.dashboard.view import View
+from recorded_run import TEXT_JOB
 
 STARTED, STEPS, KILLED_AT = 1000.0, 40, 1015.25
 GAP = {"time_unix_s": KILLED_AT, "event": "worker-exited", "rank": 1, "status": -9,
@@ -108,6 +109,16 @@ def view_of(path, now=1026.0, **more):
 
 def words(html):
     return " ".join(re.sub(r"<[^>]*>", " ", html).replace(units.NBSP, " ").split())
+
+
+def test_the_speed_of_a_language_model_is_in_tokens_too(run_dir):
+    before = words(summary.panel(view_of(run_dir)).body)
+    (run_dir / "job.yaml").write_text(TEXT_JOB)
+    after = words(summary.panel(view_of(run_dir)).body)
+    (rate,) = re.findall(r"Goodput ([\d.]+) samples/s", after)
+    (tokens,) = re.findall(r"samples/s ([\d,]+) tokens/s", after)
+    assert int(tokens.replace(",", "")) == pytest.approx(16 * float(rate), rel=0.01)
+    assert "tokens/s" not in before
 
 
 def test_the_summary_has_six_figures_and_the_progress(run_dir):

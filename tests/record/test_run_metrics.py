@@ -33,8 +33,9 @@ def run(tmp_path):
         def __init__(self):
             job = load.check({"name": "digits", "workers": 2, "shards": 4}, where="test")
             self.metrics = RunMetrics(
-                tmp_path, job.name, workers=2, restarts=job.restarts, records_progress=True
-            )
+                tmp_path, job.name, workers=2, restarts=job.restarts, records_progress=True,
+                tokens_per_sample=16,
+            )  # fmt: skip
             self.registry = CollectorRegistry()
             self.registry.register(self.metrics)
             self.registry.register(SystemMetrics(tmp_path))
@@ -81,6 +82,7 @@ def test_steps_are_counted_and_the_newest_is_shown(run):
     assert (run.value("gradient_norm"), run.value("learning_rate")) == (None, 0.1)
     assert run.value("samples_total") == 200
     assert run.value("samples_per_second") == pytest.approx(250)
+    assert run.value("tokens_per_second") == pytest.approx(16 * 250)
     assert run.value("skipped_steps_total") == 1
     assert run.value("step_seconds_count") == 2
     assert run.value("step_seconds_bucket", le="0.5") == 2

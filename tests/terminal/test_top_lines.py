@@ -7,8 +7,18 @@ import pytest
 from holdfast.record.run_record import RunRecord
 from holdfast.record.state import RunState, StateName
 from holdfast.record.views.run_at import RunAt
-from holdfast.views.terminal.plain import INTERVAL_S, PlainLines
-from recorded_run import LAST_STEP, NOW, RECOVERY, events, generation, step, write, write_run
+from holdfast.views.terminal.plain import INTERVAL_S, PlainLines, status_of
+from recorded_run import (
+    LAST_STEP,
+    NOW,
+    RECOVERY,
+    TEXT_JOB,
+    events,
+    generation,
+    step,
+    write,
+    write_run,
+)
 
 
 @pytest.fixture
@@ -48,6 +58,14 @@ def test_a_run_is_said_once_and_again_after_some_seconds(said):
     assert said(now=NOW + INTERVAL_S - 1, steps=1) == []
     (line,) = said(now=NOW + INTERVAL_S)
     assert line.startswith("running  step 41/60")
+
+
+@pytest.mark.usefixtures("said")
+def test_the_speed_of_a_language_model_is_said_in_tokens_too(tmp_path):
+    write_run(tmp_path / "text")
+    (tmp_path / "text" / "job.yaml").write_text(TEXT_JOB)
+    line = status_of(RunAt(record=RunRecord(tmp_path / "text"), now=NOW))
+    assert line == STATUS.replace("samples/s", "samples/s  1,280 tokens/s")
 
 
 def test_what_happens_is_said_at_once(said):

@@ -30,6 +30,8 @@ class Result:
         metrics: The last evaluation: numbers, or lists of them, by name.
         best: With `evaluation.best`: the best `value` and its `step`.
         samples_per_s: Samples per second in this attempt, without start-up.
+        tokens_per_s: The same in tokens, or in bytes without a tokenizer; None if the data of the
+            job are no text.
         seconds: Seconds per phase in this attempt, the mean over the workers: `data`, `forward`,
             `backward`, `collect`, `reduce`, `wait` (for other workers) and so on.
         bottleneck: Limit of the run in its last steps, in words; None if it was too short.
@@ -48,6 +50,7 @@ class Result:
     metrics: dict[str, Any] = field(default_factory=dict)
     best: dict[str, float] | None = None
     samples_per_s: float | None = None
+    tokens_per_s: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     bottleneck: str | None = None
     exactness: str | None = None
@@ -129,7 +132,7 @@ class Result:
         facts = {each.name: getattr(self, each.name) for each in fields(self)}
         results = facts.pop("metrics")
         facts["run_dir"] = str(self.run_dir)
-        for name in ("best", "weights"):
+        for name in ("best", "tokens_per_s", "weights"):
             if facts[name] is None:
                 del facts[name]
         metrics = {

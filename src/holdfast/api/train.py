@@ -154,17 +154,25 @@ def run_job(
         )
         if request.weighs_shards and begun is None:
             job, options = held.enter_context(resolved_shards(job, options, placement))
-        data = None if job.data is None else job.data.name
         return attend(
             job,
             path,
-            lambda summary: Result(**summary, data=data, run_dir=path),
+            partial(_result_of, job, path),
             options,
             placement,
             attendance,
             resume=resume,
             accept_older=accept_older,
         )
+
+
+def _result_of(job: TrainJob, run_dir: Path, summary: dict[str, Any]) -> Result:
+    """Result of a run, of what a worker has reported."""
+    data = None if job.data is None else job.data.name
+    rate = summary.get("samples_per_s")
+    tokens = job.tokens_per_sample
+    tokens_per_s = round(rate * tokens, 1) if rate and tokens else None
+    return Result(**summary, data=data, tokens_per_s=tokens_per_s, run_dir=run_dir)
 
 
 def check_job(request: TrainRequest, run_dir: Path | None, *, resume: bool) -> None:

@@ -51,6 +51,7 @@ class ScriptJob(RunKeys):
     threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True
     records_progress: ClassVar[bool] = False
+    tokens_per_sample: ClassVar[None] = None
     has_process_groups: ClassVar[bool] = True
     allows_unlike_hosts: ClassVar[bool] = True
 

@@ -157,6 +157,11 @@ class RunRecord:
         """True if the run records its steps and checkpoints, as scripts do not."""
         return self.job is None or self.job.records_progress
 
+    @property
+    def tokens_per_sample(self) -> int | None:
+        """Tokens of a sample; None if it has none, or that is not known."""
+        return self.job.tokens_per_sample if self.job is not None else None
+
     def refresh(self) -> bool:
         """Read what was added since the last call; returns whether anything was.
 

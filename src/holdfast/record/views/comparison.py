@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,13 +126,9 @@ def compared(records: Sequence[RunRecord], price: float | None = None) -> Compar
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Short names of directories that tell them apart: the ends of their paths."""
-    longest = max(len(path.parts) for path in paths)
-    for count in range(1, longest):
-        names = ["/".join(path.parts[-count:]) for path in paths]
-        if len({*names}) == len(paths):
-            return names
-    return [str(path) for path in paths]
+    """Short names of directories: their paths from the folder that all have in common."""
+    common = os.path.commonpath([path.parent for path in paths])
+    return [str(path.relative_to(common)) for path in paths]
 
 
 def _figures_of(
@@ -147,7 +144,7 @@ def _figures_of(
     result = record.result or {}
     samples = sum(record.steps.columns["samples"])
     rate = _samples_per_s(record)
-    tokens = job.tokens_per_sample if isinstance(job, TrainJob) else None
+    tokens = record.tokens_per_sample
     cost = None
     if price is not None and job is not None:
         hours = (use.total_s - use.seconds[Cause.STOPPED]) / SECONDS_PER_HOUR

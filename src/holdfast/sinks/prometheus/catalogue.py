@@ -76,6 +76,9 @@ LAST_STEP: Final = _gauge(
 STEP_SECONDS: Final = _histogram("step_seconds", "Time from step to step.", _STEP_BUCKETS)
 SAMPLES: Final = _counter("samples_total", "Samples of committed steps.")
 SAMPLES_PER_SECOND: Final = _gauge("samples_per_second", "Samples a second, of the newest steps.")
+TOKENS_PER_SECOND: Final = _gauge(
+    "tokens_per_second", "Tokens a second, of the newest steps, if the data are text."
+)
 LOSS: Final = _gauge("loss", "Loss of the newest step; absent if it is not finite.")
 ACCURACY: Final = _gauge("accuracy", "Accuracy of the newest evaluation, if it has one.")
 TRAINING_ACCURACY: Final = _gauge(
@@ -188,8 +191,8 @@ WORKER_MEMORY: Final = _gauge(
 GROUPS: Final[Mapping[str, tuple[CatalogueMetric, ...]]] = {
     "Training": (
         STEP, PLANNED_STEPS, EPOCH, PLANNED_EPOCHS, PROGRESS, REMAINING, LAST_STEP, STEP_SECONDS,
-        SAMPLES, SAMPLES_PER_SECOND, LOSS, ACCURACY, TRAINING_ACCURACY, GRADIENT_NORM,
-        LEARNING_RATE, SKIPPED_STEPS,
+        SAMPLES, SAMPLES_PER_SECOND, TOKENS_PER_SECOND, LOSS, ACCURACY, TRAINING_ACCURACY,
+        GRADIENT_NORM, LEARNING_RATE, SKIPPED_STEPS,
     ),
     "Phases and communication": (PHASE_SECONDS,),
     "Checkpoints": (

@@ -47,6 +47,7 @@ class RunMetrics(Sink):
         workers: Workers that it should have.
         restarts: Failures that it tolerates.
         records_progress: True if its steps and checkpoints are known; those of a script are not.
+        tokens_per_sample: Tokens of a sample; None if it has none.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class RunMetrics(Sink):
         workers: int,
         restarts: Restarts,
         records_progress: bool,
+        tokens_per_sample: int | None,
     ) -> None:
         self._run_dir = run_dir
         self._job = job
         self._desired_workers = workers
         self._restart_limit = restarts.limit
         self._records_progress = records_progress
+        self._tokens_per_sample = tokens_per_sample
         self._lock = threading.Lock()  # the server has threads of its own
         self._started_at = time.time()
         self._state: RunStateMessage | None = None
@@ -188,6 +191,9 @@ class RunMetrics(Sink):
         yield gauge(catalogue.REMAINING, left_s)
         yield gauge(catalogue.LAST_STEP, newest.get("time_unix_s", self._first_at))
         yield gauge(catalogue.SAMPLES_PER_SECOND, samples_per_s)
+        tokens = self._tokens_per_sample
+        tokens_per_s = samples_per_s * tokens if samples_per_s and tokens else None
+        yield gauge(catalogue.TOKENS_PER_SECOND, tokens_per_s)
         yield gauge(catalogue.LOSS, newest.get("loss"))
         yield gauge(catalogue.ACCURACY, self._accuracy)
         yield gauge(catalogue.TRAINING_ACCURACY, newest.get("logged", {}).get("accuracy"))

@@ -44,6 +44,7 @@ def metrics_of_run(
         workers=job.workers,
         restarts=job.restarts,
         records_progress=job.records_progress,
+        tokens_per_sample=job.tokens_per_sample,
     )
     with serving(address, run_dir, (metrics, SystemMetrics(run_dir)), say):
         yield (metrics,)

@@ -68,13 +68,16 @@ def status_of(run: RunAt) -> str:
     epochs = epochs_of(run.record)
     loss = mean_loss(run.record)
     left = None if run.has_ended else left_s(run)
+    goodput = pace.goodput if pace and not run.has_ended else None
+    tokens = record.tokens_per_sample
     facts = [
         run.state.name,
         f"step {record.steps.newest:,}{f'/{total:,}' if total else ''}",
         f"epoch {epochs[0]:.1f} of {epochs[1]}" if epochs else "",
         "" if isnan(loss) else f"loss {digits(loss)}",
         f"{metric.title.lower()} {metric.shown(metric.values[-1])}" if metric else "",
-        f"{digits(pace.goodput)} samples/s" if pace and not run.has_ended else "",
+        f"{digits(goodput)} samples/s" if goodput is not None else "",
+        f"{digits(goodput * tokens)} tokens/s" if goodput and tokens else "",
         f"{duration(left)} left" if left is not None else "",
         run.state.reason,
     ]

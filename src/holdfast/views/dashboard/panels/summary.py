@@ -110,12 +110,15 @@ def _goodput(view: View) -> tuple[str, str, str]:
     pace = pace_of(view)
     if pace is None:
         return "Goodput", MISSING, "no step yet"
-    unit = "<small>samples/s</small>"
+    rate = pace.goodput
+    note = "no step lately" if isnan(pace.share) else f"{percent(pace.share)} of throughput"
     if view.has_ended:
         whole = view.record.goodput()
-        return "Goodput", f"{digits(whole.samples_per_s)}{unit}", f"{percent(whole.share)} useful"
-    note = "no step lately" if isnan(pace.share) else f"{percent(pace.share)} of throughput"
-    return "Goodput", f"{digits(pace.goodput)}{unit}", note
+        rate = whole.samples_per_s
+        note = f"{percent(whole.share)} useful"
+    if tokens := view.record.tokens_per_sample:
+        note = f"{digits(rate * tokens)} tokens/s · {note}"
+    return "Goodput", f"{digits(rate)}<small>samples/s</small>", note
 
 
 def _failures(view: View) -> tuple[str, str, str]:
