@@ -109,7 +109,7 @@ def _rows(found: Comparison) -> list[tuple[str, Callable[[RunFigures], str]]]:
         ("samples/s", lambda run: digits(run.samples_per_s)),
         ("tokens/s", lambda run: digits(run.tokens_per_s)),
         ("goodput, samples/s", lambda run: digits(run.goodput_samples_per_s)),
-        ("goodput, share of time", lambda run: percent(run.goodput)),
+        ("useful share of time", lambda run: percent(run.goodput)),
         ("imbalance", lambda run: percent(run.imbalance)),
         ("loss", lambda run: digits(run.loss)),
         (
