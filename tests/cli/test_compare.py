@@ -56,7 +56,7 @@ def test_figures_of_runs_are_those_of_their_records(runs, compared):
     assert (whole["samples_per_s"], half["samples_per_s"]) == (64 / 0.5, 32 / 0.25)
     assert whole["goodput_samples_per_s"] == pytest.approx(64 * LAST_STEP / whole["wall_s"])
     assert whole["imbalance"] == pytest.approx(1 - 0.4005 / 0.401)  # see recorded_run.step
-    assert (whole["recoveries"], whole["metric_name"], whole["metric"]) == (1, "accuracy", 0.646)
+    assert (whole["recoveries"], whole["evaluation.accuracy"]) == (1, 0.646)
     assert 0 < whole["lost_s"] <= 0.5
     assert (whole["exactness"], half["exactness"]) == ("bit-exact", None)
     assert whole["cost"] == pytest.approx(whole["wall_s"] * 0.001)
@@ -94,6 +94,7 @@ def test_what_a_run_lacks_is_a_dash_and_a_note(runs, command_line, tmp_path):
     paths = [str(path) for path in (runs[0], script, new, old)]
     status, out, err = command_line("compare", *paths, "--price", "1")
     assert (status, err) == (0, "")
+    assert out.count("note:") == 4  # one of them on the batch of the run without steps
     assert "note: script runs a script, whose steps and losses are not recorded\n" in out
     assert "note: new has committed no step\n" in out
     assert "note: old: this version cannot read its job\n" in out
@@ -146,7 +147,7 @@ def test_a_language_model_that_lost_a_worker_has_all_figures(forks, compared, tm
     path = tmp_path / "killed"
     keys = {
         "task": "language",
-        "data": {"name": "synthetic-text", "size": 4096, "length": 16},
+        "data": {"name": "synthetic-text", "size": 2048, "length": 16},
         "model": {"name": "gpt", "width": 8, "heads": 2, "layers": 1},
         "batch": 8,
         "shards": 2,

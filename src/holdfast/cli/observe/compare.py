@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
-from dataclasses import asdict, fields
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich import box
@@ -21,9 +20,36 @@ from holdfast.errors import JobError
 from holdfast.record import registry
 from holdfast.record.run_record import RunRecord
 from holdfast.record.units import MISSING, NBSP, digits, duration, percent
-from holdfast.record.views.comparison import Comparison, RunFigures, compared
+from holdfast.record.views.comparison import METRIC, Comparison, compared
 
-_SHA_DIGITS: Final = 12
+Line = tuple[str, str, Callable[[Any], str]]
+"""A line of the table: its label, its column in a comparison, and what shows a value."""
+
+_SPEED: Final[Sequence[Line]] = (
+    ("job", "job", str),
+    ("state", "state", str),
+    ("workers", "workers", str),
+    ("hosts", "hosts", str),
+    ("batch", "batch", "{:,}".format),
+    ("steps", "steps", "{:,}".format),
+    ("samples", "samples", "{:,}".format),
+    ("wall time", "wall_s", duration),
+    ("samples/s", "samples_per_s", digits),
+    ("tokens/s", "tokens_per_s", digits),
+    ("goodput, samples/s", "goodput_samples_per_s", digits),
+    ("useful share of time", "goodput", percent),
+    ("imbalance", "imbalance", percent),
+    ("loss", "loss", digits),
+)
+_OUTCOME: Final[Sequence[Line]] = (
+    ("recoveries", "recoveries", str),
+    ("time lost in recoveries", "lost_s", duration),
+    ("exactness", "exactness", str),
+    ("weights sha256", "weights_sha256", "{:.12}".format),
+    ("cost", "cost", digits),
+    ("cost per 1,000 samples", "cost_per_1000", digits),
+)
+"""Lines of the table before and after what evaluations say."""
 _COLUMN_WIDTH: Final = 30
 """Columns of a run in a table that is not shown on a terminal."""
 _LABEL_WIDTH: Final = 40
@@ -61,7 +87,7 @@ def compare(
         if figure_file is not None:
             from holdfast.record.views.figure import write_comparison  # imports matplotlib
 
-            write_comparison(records, [each.name for each in found.runs], figure_file)
+            write_comparison(records, [each["name"] for each in found.runs], figure_file)
     except OSError as error:
         raise JobError(f"{error.filename}: {error.strerror}") from None
     if as_json:
@@ -77,9 +103,9 @@ def compare(
 
 def _write_csv(found: Comparison, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [each.name for each in fields(RunFigures)])
+        writer = csv.DictWriter(file, found.runs[0])
         writer.writeheader()
-        writer.writerows(map(asdict, found.runs))
+        writer.writerows(found.runs)
 
 
 def _table(found: Comparison) -> Table:
@@ -87,52 +113,14 @@ def _table(found: Comparison) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("")
     for run in found.runs:
-        table.add_column(Text(run.name), justify="right", overflow="fold")
-    for label, cell in _rows(found):
-        cells = [cell(run) for run in found.runs]
-        if any(each != MISSING for each in cells):
-            table.add_row(label, *(Text(each.replace(NBSP, " ")) for each in cells))
+        table.add_column(Text(run["name"]), justify="right", overflow="fold")
+    names = [name for name in found.runs[0] if name.startswith(METRIC)]
+    metrics = [(name.removeprefix(METRIC).replace("_", " "), name, digits) for name in names]
+    equal = f"loss after {found.equal_samples:,} samples"
+    losses = [(equal, "loss_at_equal_samples", digits), *metrics]
+    for label, name, shown in (*_SPEED, *losses, *_OUTCOME):
+        values = [run.get(name) for run in found.runs]
+        if any(value is not None for value in values):
+            cells = [MISSING if value is None else shown(value) for value in values]
+            table.add_row(label, *(Text(cell.replace(NBSP, " ")) for cell in cells))
     return table
-
-
-def _rows(found: Comparison) -> list[tuple[str, Callable[[RunFigures], str]]]:
-    metrics = dict.fromkeys(run.metric_name for run in found.runs if run.metric_name)
-    return [
-        ("job", lambda run: _word(run.job)),
-        ("state", lambda run: run.state),
-        ("workers", lambda run: _count(run.workers)),
-        ("hosts", lambda run: _count(run.hosts)),
-        ("batch", lambda run: _count(run.batch)),
-        ("steps", lambda run: _count(run.steps)),
-        ("samples", lambda run: _count(run.samples)),
-        ("wall time", lambda run: duration(run.wall_s)),
-        ("samples/s", lambda run: digits(run.samples_per_s)),
-        ("tokens/s", lambda run: digits(run.tokens_per_s)),
-        ("goodput, samples/s", lambda run: digits(run.goodput_samples_per_s)),
-        ("useful share of time", lambda run: percent(run.goodput)),
-        ("imbalance", lambda run: percent(run.imbalance)),
-        ("loss", lambda run: digits(run.loss)),
-        (
-            f"loss after {found.equal_samples:,} samples",
-            lambda run: digits(run.loss_at_equal_samples),
-        ),
-        *((name.replace("_", " "), partial(_metric, name)) for name in metrics),
-        ("recoveries", lambda run: _count(run.recoveries)),
-        ("time lost in recoveries", lambda run: duration(run.lost_s)),
-        ("exactness", lambda run: _word(run.exactness)),
-        ("weights sha256", lambda run: _word(run.weights_sha256)[:_SHA_DIGITS]),
-        ("cost", lambda run: digits(run.cost)),
-        ("cost per 1,000 samples", lambda run: digits(run.cost_per_1000)),
-    ]
-
-
-def _metric(name: str, run: RunFigures) -> str:
-    return digits(run.metric) if run.metric_name == name else MISSING
-
-
-def _word(value: str | None) -> str:
-    return value or MISSING
-
-
-def _count(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"

@@ -14,10 +14,14 @@ from typing import Any, Final
 from holdfast.job.train_job import TrainJob
 from holdfast.record.breakdown import busy_of
 from holdfast.record.goodput import Cause
-from holdfast.record.run_record import RunRecord
+from holdfast.record.run_record import Goodput, RunRecord
 from holdfast.record.views.metric import metric_of
 from holdfast.record.views.pace import MEAN_STEPS
 
+Row = dict[str, Any]
+
+METRIC: Final = "evaluation."
+"""Begin of the name of a result of evaluations."""
 SECONDS_PER_HOUR: Final = 3600.0
 RECOVERING: Final = (
     Cause.DETECTION,
@@ -33,70 +37,18 @@ _OF_DATA: Final = ("task", "data", "params", "script")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
-    """Figures of one run. One that it does not have is None.
-
-    Attributes:
-        name: Its directory, as short as the others allow.
-        job: Name of its job.
-        state: Its state, in a word.
-        workers, hosts: How many it was started with.
-        batch: Samples of a step.
-        steps, samples: Committed steps, and their samples.
-        wall_s: Seconds from its first start to its end, or to what is newest in its record.
-        samples_per_s: Samples per second of steps, but for those that a recovery interrupted.
-        tokens_per_s: The same in tokens, if its data are text.
-        goodput_samples_per_s: Samples of committed steps per second of `wall_s`.
-        goodput: Useful part of `wall_s`.
-        loss: Mean loss of its newest steps.
-        loss_at_equal_samples: Mean loss up to the samples that all runs have.
-        metric, metric_name: Result of its newest evaluation, and its name.
-        imbalance: Share of the time of a step in which workers wait for the slowest one.
-        recoveries: Number of its recoveries.
-        lost_s: Seconds that recoveries took, work done again included.
-        exactness, weights_sha256: As in its result.
-        cost, cost_per_1000: Of all its hosts while it ran; of 1,000 samples.
-    """
-
-    name: str
-    job: str | None
-    state: str
-    workers: int | None
-    hosts: int | None
-    batch: int | None
-    steps: int | None
-    samples: int | None
-    wall_s: float
-    samples_per_s: float | None
-    tokens_per_s: float | None
-    goodput_samples_per_s: float | None
-    goodput: float | None
-    loss: float | None
-    loss_at_equal_samples: float | None
-    metric: float | None
-    metric_name: str | None
-    imbalance: float | None
-    recoveries: int
-    lost_s: float
-    exactness: str | None
-    weights_sha256: str | None
-    cost: float | None
-    cost_per_1000: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Runs next to each other.
 
     Attributes:
-        runs: Figures of each.
+        runs: A row for each, with the same columns; what a run does not have is None.
         equal_samples: Number of samples that each run with steps has at least.
         notes: What does not compare, and what is missing, in words.
     """
 
-    runs: tuple[RunFigures, ...]
+    runs: list[Row]
     equal_samples: int
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def compared(records: Sequence[RunRecord], price: float | None = None) -> Comparison:
@@ -110,18 +62,15 @@ def compared(records: Sequence[RunRecord], price: float | None = None) -> Compar
     totals = [sum(each.steps.columns["samples"]) for each in records]
     equal = min((total for total in totals if total), default=0)
     window = MEAN_STEPS * max(map(_batch, records))  # the same for all: their losses compare
+    rows = [
+        _row(record, name, price) | {"loss_at_equal_samples": mean_loss_at(record, equal, window)}
+        for record, name in zip(records, names, strict=True)
+    ]
+    columns = {name: None for row in rows for name in row}
     return Comparison(
-        runs=tuple(
-            _figures_of(
-                record,
-                name,
-                loss_at_equal_samples=mean_loss_at(record, equal, window),
-                price=price,
-            )
-            for record, name in zip(records, names, strict=True)
-        ),
+        runs=[columns | row for row in rows],
         equal_samples=equal,
-        notes=(*_differences(records, names), *_gaps(records, names)),
+        notes=[*_differences(records, names), *_gaps(records, names)],
     )
 
 
@@ -131,53 +80,56 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) for path in paths]
 
 
-def _figures_of(
-    record: RunRecord,
-    name: str,
-    *,
-    loss_at_equal_samples: float | None,
-    price: float | None,
-) -> RunFigures:
+def _row(record: RunRecord, name: str, price: float | None) -> Row:
+    """Figures of a run; their names are those of `holdfast compare --json`."""
     job = record.job
-    metric = metric_of(record)
     use = record.goodput()
-    result = record.result or {}
     samples = sum(record.steps.columns["samples"])
-    rate = _samples_per_s(record)
-    tokens = record.tokens_per_sample
-    cost = None
+    row: Row = {"name": name, "state": record.state().name, "wall_s": use.total_s}
+    if job is not None:
+        row |= {"job": job.name, "workers": job.workers, "hosts": job.hosts}
+    if isinstance(job, TrainJob):
+        row["batch"] = job.batch
+    lost_s = sum(each.total_s for each in record.recoveries)
+    if record.counts_steps:
+        row |= {"steps": record.steps.newest, "samples": samples}
+        lost_s = sum(use.seconds[cause] for cause in RECOVERING)
+    if samples:
+        row |= _speed(record, use)
+        row["loss"] = mean_loss_at(record, samples, MEAN_STEPS * _batch(record))
+    if (metric := metric_of(record)) is not None:
+        row[f"{METRIC}{metric.name}"] = metric.values[-1]
+    row |= {"recoveries": len(record.recoveries), "lost_s": lost_s}
+    result = record.result or {}
+    row |= {key: result.get(key) for key in ("exactness", "weights_sha256")}
     if price is not None and job is not None:
         hours = (use.total_s - use.seconds[Cause.STOPPED]) / SECONDS_PER_HOUR
         cost = job.hosts * hours * price
-    lost_s = sum(use.seconds[cause] for cause in RECOVERING)
-    if not record.counts_steps:
-        lost_s = sum(each.total_s for each in record.recoveries)
-    return RunFigures(
-        name=name,
-        job=job.name if job is not None else None,
-        state=record.state().name,
-        workers=job.workers if job is not None else None,
-        hosts=job.hosts if job is not None else None,
-        batch=job.batch if isinstance(job, TrainJob) else None,
-        steps=record.steps.newest if record.counts_steps else None,
-        samples=samples if record.counts_steps else None,
-        wall_s=use.total_s,
-        samples_per_s=rate,
-        tokens_per_s=rate * tokens if rate is not None and tokens is not None else None,
-        goodput_samples_per_s=use.samples_per_s if samples else None,
-        goodput=use.share if samples else None,
-        loss=mean_loss_at(record, samples, MEAN_STEPS * _batch(record)),
-        loss_at_equal_samples=loss_at_equal_samples,
-        metric=metric.values[-1] if metric is not None else None,
-        metric_name=metric.name if metric is not None else None,
-        imbalance=_imbalance(record),
-        recoveries=len(record.recoveries),
-        lost_s=lost_s,
-        exactness=result.get("exactness"),
-        weights_sha256=result.get("weights_sha256"),
-        cost=cost,
-        cost_per_1000=1000 * cost / samples if cost is not None and samples else None,
-    )
+        row |= {"cost": cost, "cost_per_1000": 1000 * cost / samples if samples else None}
+    return row
+
+
+def _speed(record: RunRecord, use: Goodput) -> Row:
+    """Speed of a run with steps; those that a recovery interrupted do not count."""
+    columns = record.steps.columns
+    interrupted = {each.step + 1 for each in record.recoveries}
+    timed = [
+        (samples, seconds)
+        for step, samples, seconds in zip(
+            columns["step"], columns["samples"], columns["seconds"], strict=True
+        )
+        if seconds > 0 and step not in interrupted  # an unknown time is nan
+    ]
+    spent_s = sum(seconds for _, seconds in timed)
+    rate = sum(samples for samples, _ in timed) / spent_s if spent_s else None
+    tokens = record.tokens_per_sample
+    return {
+        "samples_per_s": rate,
+        "tokens_per_s": rate * tokens if rate and tokens else None,
+        "goodput_samples_per_s": use.samples_per_s,
+        "goodput": use.share,
+        "imbalance": _imbalance(record),
+    }
 
 
 def mean_loss_at(record: RunRecord, samples: int, window: int) -> float | None:
@@ -195,20 +147,6 @@ def mean_loss_at(record: RunRecord, samples: int, window: int) -> float | None:
 def _batch(record: RunRecord) -> int:
     """Samples of a whole step."""
     return max(record.steps.columns["samples"], default=0)
-
-
-def _samples_per_s(record: RunRecord) -> float | None:
-    columns = record.steps.columns
-    interrupted = {each.step + 1 for each in record.recoveries}
-    timed = [
-        (samples, seconds)
-        for step, samples, seconds in zip(
-            columns["step"], columns["samples"], columns["seconds"], strict=True
-        )
-        if seconds > 0 and step not in interrupted  # an unknown time is nan
-    ]
-    spent = sum(seconds for _, seconds in timed)
-    return sum(samples for samples, _ in timed) / spent if spent else None
 
 
 def _imbalance(record: RunRecord) -> float | None:
@@ -253,10 +191,8 @@ def _differences(records: Sequence[RunRecord], names: Sequence[str]) -> list[str
     first = records[0]
     notes = []
     for record, name in zip(records[1:], names[1:], strict=True):
-        if record.job is None or first.job is None:
-            continue
         keys = difference(record, first)
-        if not keys:
+        if not keys or type(record.job) is not type(first.job):
             continue
         shown = ", ".join(keys[:MAX_KEYS])
         more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
