@@ -12,7 +12,7 @@ from holdfast.job import load
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link, TimeModel, bill, faster_from, most_samples, recommend
 from holdfast_bench.qlora.jobs import Setup
-from holdfast_bench.qlora.rows import measured_row, predicted_row, time_model
+from holdfast_bench.qlora.rows import measured_row, model_row, predicted_row, time_model
 from holdfast_bench.qlora.runs import HostTimes
 
 TEN_GBIT = Link(bytes_per_s=10e9 / 8)
@@ -99,7 +99,7 @@ def test_more_hosts_are_predicted_from_the_whole_step_of_one():
         weights={"gradient_bytes": 400_000},
     )
     alone = measured_row(setup, 1, [run])
-    many = predicted_row(setup, 1000, time_model(setup, TEN_GBIT, {1: [run]}))
+    many = predicted_row(setup, 1000, time_model([alone], model_row(setup, TEN_GBIT, run)))
     assert many["step_s"] > alone["step_s"]["median"] == 0.11
 
 

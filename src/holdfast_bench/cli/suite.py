@@ -1,4 +1,4 @@
-"""`holdfast bench all` and `holdfast bench compare`: the whole suite, and two results of it."""
+"""`holdfast bench all`, `compare` and `cost`: the whole suite, and results of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from holdfast.cli.status import FAILED_STATUS
 from holdfast.errors import JobError
 from holdfast.job.mistakes import nearest
 from holdfast_bench.cli.bench import app
+from holdfast_bench.cli.run import show
+from holdfast_bench.qlora.rows import Order
+from holdfast_bench.results.result import Result
 from holdfast_bench.suite.catalogue import BENCHMARKS, BY_NAME
 from holdfast_bench.suite.compare import SMALL_CHANGE, Comparison, compare
+from holdfast_bench.suite.cost import priced_again
 from holdfast_bench.suite.run_all import run_all
 
 
@@ -76,6 +80,31 @@ def compared(
         _show(found)
     if found.regressions:
         raise typer.Exit(FAILED_STATUS)
+
+
+@app.command("cost")
+def cost(
+    results: Annotated[
+        list[Path], typer.Argument(help="Result files of holdfast bench qlora or scaling.")
+    ],
+    price: Annotated[float, typer.Option(min=0, help="Price of a host per hour.")],
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples of the job that is priced.")
+    ] = 10_000,
+    deadline: Annotated[
+        float | None, typer.Option(min=0, help="Hours that the job may take.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="What the job may cost.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Price a job by stored results, without measuring again."""
+    order = Order(samples=samples, price=price, deadline_h=deadline, budget=budget)
+    found = [priced_again(Result.load(path), order) for path in results]
+    if as_json:
+        print(json.dumps([{"benchmark": each.benchmark, "rows": each.rows} for each in found]))
+        return
+    for each in found:
+        show(each)
 
 
 def _names(only: str) -> list[str]:

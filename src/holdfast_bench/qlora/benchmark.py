@@ -23,18 +23,17 @@ from holdfast.errors import JobError
 from holdfast.linux.supply import usable_cores
 from holdfast_bench.arguments import add_rounds, count, counts
 from holdfast_bench.on_hosts.namespaces import Namespaces
-from holdfast_bench.qlora.cost import Link, recommend
+from holdfast_bench.qlora.cost import Link
 from holdfast_bench.qlora.jobs import SIZES, Setup
 from holdfast_bench.qlora.rows import (
     Order,
     Row,
-    bill_of,
     measured_row,
     model_row,
     predicted_row,
+    priced,
     recommendation_row,
     time_model,
-    with_bill,
 )
 from holdfast_bench.qlora.runs import HostTimes, run_on
 from holdfast_bench.results.result import Measured
@@ -62,22 +61,14 @@ def rows(
     job_file: Path | None,
 ) -> list[Row]:
     """A row for each number of hosts, one for the recommendation, and one for the model."""
-    model = time_model(setup, link, found)
-    of_hosts = [
-        measured_row(setup, hosts, found[hosts])
-        if hosts in found
-        else predicted_row(setup, hosts, model)
-        for hosts in sizes
-    ]
-    bills = [bill_of(row, order, model) for row in of_hosts]
-    advice = recommend(model, bills, deadline_h=order.deadline_h, budget=order.budget)
+    about = model_row(setup, link, found[1][0])
+    measured = {hosts: measured_row(setup, hosts, runs) for hosts, runs in found.items()}
+    model = time_model(list(measured.values()), about)
+    of_hosts = [measured.get(hosts) or predicted_row(setup, hosts, model) for hosts in sizes]
+    priced_rows, advice = priced(of_hosts, about, order)
     if job_file is not None and advice.bill is not None:
         setup.write(job_file, advice.bill.hosts)
-    return [
-        *(with_bill(row, of_hosts[0], of) for row, of in zip(of_hosts, bills, strict=True)),
-        recommendation_row(order, advice),
-        model_row(setup, link, found[1][0]),
-    ]
+    return [*priced_rows, recommendation_row(order, advice), about]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

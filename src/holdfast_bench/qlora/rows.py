@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast_bench.qlora.cost import Bill, Link, Recommendation, TimeModel, bill
-from holdfast_bench.qlora.jobs import Setup
-from holdfast_bench.qlora.runs import HostTimes
+from holdfast_bench.qlora.cost import (
+    Bill,
+    Link,
+    Recommendation,
+    TimeModel,
+    bill,
+    recommend,
+)
 from holdfast_bench.results.figures import spread
+
+if TYPE_CHECKING:  # they import torch, which prices do not need
+    from holdfast_bench.qlora.jobs import Setup
+    from holdfast_bench.qlora.runs import HostTimes
 
 Row = dict[str, Any]
 
@@ -32,23 +41,25 @@ class Order:
     budget: float | None
 
 
-def time_model(setup: Setup, link: Link, found: Mapping[int, Sequence[HostTimes]]) -> TimeModel:
-    """The time of steps, from what one host took.
+def time_model(of_hosts: Sequence[Row], sizes: Row) -> TimeModel:
+    """The time of steps, from the row of one host and those of several.
 
     The whole step of one host counts as compute time, because its local reduction also happens on
-    each of several hosts, before they use the link. Several hosts take as long to start as the
-    measured ones, or as one host if only one was measured.
+    each of several hosts, before they use the link. Several hosts take as long to start as those of
+    the rows, or as one host if there is no other row.
+
+    Args:
+        of_hosts: Row of each number of hosts, ascending from one.
+        sizes: Row about the trained model.
     """
-    alone = found[1]
-    several = [run.start_s for hosts, runs in found.items() if hosts > 1 for run in runs]
-    start = statistics.median(run.start_s for run in alone)
+    started = [_median(row["start_s"]) for row in of_hosts]
     return TimeModel(
-        compute_s=statistics.median(statistics.median(run.step_s) for run in alone),
-        batch=setup.batch,
-        slot_bytes=alone[0].weights["gradient_bytes"],
-        link=link,
-        start_s=start,
-        start_of_several_s=statistics.median(several) if several else start,
+        compute_s=_median(of_hosts[0]["step_s"]),
+        batch=sizes["batch"],
+        slot_bytes=sizes["gradient_bytes"],
+        link=Link(bytes_per_s=sizes["link_gbit"] * 1e9 / 8, latency_s=sizes["latency_us"] / 1e6),
+        start_s=started[0],
+        start_of_several_s=statistics.median(started[1:] or started),
     )
 
 
@@ -91,23 +102,32 @@ def predicted_row(setup: Setup, hosts: int, model: TimeModel) -> Row:
     }
 
 
-def bill_of(row: Row, order: Order, model: TimeModel) -> Bill:
+def priced(of_hosts: Sequence[Row], sizes: Row, order: Order) -> tuple[list[Row], Recommendation]:
+    """Rows with the bills of a job, and on how many hosts it should run; see `time_model`."""
+    model = time_model(of_hosts, sizes)
+    bills = [_bill_of(row, order, model) for row in of_hosts]
+    advice = recommend(model, bills, deadline_h=order.deadline_h, budget=order.budget)
+    rows = [_with_bill(row, of_hosts[0], each) for row, each in zip(of_hosts, bills, strict=True)]
+    return rows, advice
+
+
+def _bill_of(row: Row, order: Order, model: TimeModel) -> Bill:
     """Bill of the job, from the step and the start of a row."""
     steps = model.num_steps(row["hosts"], order.samples)
     job_s = _median(row["start_s"]) + steps * _median(row["step_s"])
     return bill(row["hosts"], job_s, order.samples, order.price)
 
 
-def with_bill(row: Row, alone: Row, found: Bill) -> Row:
+def _with_bill(row: Row, alone: Row, found: Bill) -> Row:
     """A row with its efficiency, compared with that of one host, and its bill."""
     rate = _median(row["samples_per_s"]) / (row["hosts"] * _median(alone["samples_per_s"]))
-    return {
-        **row,
-        "efficiency": round(rate, 3),
-        "hours": round(found.hours, 3),
-        "cost": round(found.cost, 3),
-        "cost_per_1000": round(found.cost_per_1000, 4),
-    }
+    return {**row, "efficiency": round(rate, 3), **columns_of(found)}
+
+
+def columns_of(found: Bill) -> Row:
+    """Columns of a bill."""
+    figures = {"hours": found.hours, "cost": found.cost, "cost_per_1000": found.cost_per_1000}
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
 
 
 def recommendation_row(order: Order, found: Recommendation) -> Row:
@@ -134,7 +154,7 @@ def model_row(setup: Setup, link: Link, run: HostTimes) -> Row:
         "length": setup.length,
         "rank": setup.rank,
         **{name: value for name, value in run.weights.items() if isinstance(value, int)},
-        "link_gbit": round(8 * link.bytes_per_s / 1e9, 3),
+        "link_gbit": float(f"{8 * link.bytes_per_s / 1e9:.4g}"),
         "latency_us": round(1e6 * link.latency_s, 1),
     }
 
