@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,9 @@ from holdfast.record.steps import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Places = Callable[[Series], list[float]]
+"""Gives the horizontal places of the pieces of a curve."""
 
 MAX_POINTS: Final = 1500
 """Points of a curve: more than pixels."""
@@ -43,8 +46,12 @@ def figure_of(record: RunRecord) -> Figure:
         figure = Figure(figsize=(9, 7), dpi=120, layout="constrained")
         loss, throughput, shards = figure.subplots(3, 1, sharex=True)
         start = _start(record)
-        _draw_loss(loss, record, start)
-        _draw_throughput(throughput, record, start)
+
+        def minutes(pieces: Series) -> list[float]:
+            return [(at - start) / 60 for at in pieces.at]
+
+        _draw_loss(loss, record, minutes)
+        _draw_throughput(throughput, record, minutes)
         _draw_shards(shards, record, start)
         shards.set_xlabel("minutes")
         for axes in (loss, throughput, shards):
@@ -68,17 +75,11 @@ def write_comparison(records: Sequence[RunRecord], names: Sequence[str], path: P
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 6), dpi=120, layout="constrained")
         loss, throughput = figure.subplots(2, 1, sharex=True)
-        loss.set_title("Loss")
-        throughput.set_title("Samples per second")
         throughput.set_xlabel("samples")
-        for place, (record, name) in enumerate(zip(records, names, strict=True)):
-            style: Any = {"color": _RUNS[place % len(_RUNS)], "linewidth": 1.2}
-            curve = record.steps.series("loss", MAX_POINTS)
-            loss.plot(_samples_at(record, curve.step), curve.mean, label=name, **style)
-            pieces, rates = _rates(record, _start(record))
-            done = _samples_at(record, pieces.step)
-            throughput.plot(done, rates, drawstyle="steps-pre", **style)
-        throughput.set_ylim(bottom=0)
+        for record, name, color in zip(records, names, cycle(_RUNS)):
+            samples = _by_samples(record)
+            _draw_loss(loss, record, samples, color, name)
+            _draw_throughput(throughput, record, samples, color)
         loss.legend(loc="upper right", fontsize=8)
     try:
         figure.savefig(path)
@@ -91,44 +92,37 @@ def _start(record: RunRecord) -> float:
     return record.started_at if record.started_at is not None else (at[0] if at else 0.0)
 
 
-def _samples_at(record: RunRecord, steps: Sequence[int]) -> list[int]:
-    """Samples of a run after each of some of its steps."""
+def _by_samples(record: RunRecord) -> Places:
+    """Places of pieces by the samples that a run has done."""
     columns = record.steps.columns
-    totals = list(accumulate(columns["samples"]))
-    return [totals[bisect_left(columns["step"], step)] for step in steps]
+    totals = list(accumulate(columns["samples"], initial=0))
+    return lambda pieces: [float(totals[bisect_right(columns["step"], n)]) for n in pieces.step]
 
 
-def _minutes(times: list[float], start: float) -> list[float]:
-    return [(at - start) / 60 for at in times]
-
-
-def _draw_loss(axes: Axes, record: RunRecord, start: float) -> None:
+def _draw_loss(
+    axes: Axes, record: RunRecord, places: Places, color: str = _OURS, name: str = ""
+) -> None:
     curve = record.steps.series("loss", MAX_POINTS)
+    x = places(curve)
     axes.set_title("Loss")
-    minutes = _minutes(curve.at, start)
-    axes.fill_between(minutes, curve.low, curve.high, color=_OURS, alpha=0.2, linewidth=0)
-    axes.plot(minutes, curve.mean, color=_OURS, linewidth=1.2)
+    axes.fill_between(x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
+    axes.plot(x, curve.mean, color=color, linewidth=1.2, label=name)
 
 
-def _draw_throughput(axes: Axes, record: RunRecord, start: float) -> None:
+def _draw_throughput(axes: Axes, record: RunRecord, places: Places, color: str = _OURS) -> None:
     """Draw the samples per second, recoveries and all: a recovery is a dip."""
-    pieces, rates = _rates(record, start)
-    axes.set_title("Samples per second")
-    axes.plot(_minutes(pieces.at, start), rates, color=_OURS, linewidth=1.2, drawstyle="steps-pre")
-    axes.set_ylim(bottom=0)
-
-
-def _rates(record: RunRecord, start: float) -> tuple[Series, list[float]]:
-    """Pieces of a run, and the samples per second in each."""
     pieces = record.steps.series("samples", MAX_POINTS // 5)
+    times = [_start(record), *pieces.at]
+    steps = [0, *pieces.step]
     rates = [
         mean * (step - before) / (now - then) if now > then else 0.0
         for mean, before, step, then, now in zip(
-            pieces.mean, [0, *pieces.step], pieces.step, [start, *pieces.at], pieces.at,
-            strict=False,
+            pieces.mean, steps, pieces.step, times, pieces.at, strict=False
         )
-    ]  # fmt: skip
-    return pieces, rates
+    ]
+    axes.set_title("Samples per second")
+    axes.plot(places(pieces), rates, color=color, linewidth=1.2, drawstyle="steps-pre")
+    axes.set_ylim(bottom=0)
 
 
 def _draw_shards(axes: Axes, record: RunRecord, start: float) -> None:
@@ -138,7 +132,7 @@ def _draw_shards(axes: Axes, record: RunRecord, start: float) -> None:
     rows = rows[:: max(1, len(rows) // MAX_POINTS)]
     ranks = sorted({int(rank) for _, workers in rows for rank in workers["rank"]})
     at = record.steps.columns["at"]
-    minutes = _minutes([at[row] for row, _ in rows], start)
+    minutes = [(at[row] - start) / 60 for row, _ in rows]
     shares = {rank: [0.0] * len(rows) for rank in ranks}
     for place, (_, workers) in enumerate(rows):
         for rank, shards in zip(workers["rank"], workers["shards"], strict=True):
