@@ -30,7 +30,7 @@ RECOVERING: Final = (
     Cause.RECOMPUTED,
 )
 """Causes whose time a run without failures does not spend."""
-MAX_KEYS: Final = 4
+MAX_KEYS: Final = 3
 """Keys that a note about a difference names."""
 _OF_DATA: Final = ("task", "data", "params", "script")
 """Keys of a job that decide what it learns from."""
@@ -181,9 +181,13 @@ def changed_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], before: str
     return found
 
 
-def difference(record: RunRecord, other: RunRecord) -> list[str]:
-    """The keys that decide the weights and differ from another run's, each with our value."""
-    return changed_keys(_config(record), _config(other))
+def difference(record: RunRecord, other: RunRecord) -> str:
+    """The keys that decide the weights and differ from another run's, each with our value; empty
+    if there is none.
+    """
+    keys = changed_keys(_config(record), _config(other))
+    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
+    return f"{', '.join(keys[:MAX_KEYS])}{more}"
 
 
 def _differences(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
@@ -192,14 +196,12 @@ def _differences(records: Sequence[RunRecord], names: Sequence[str]) -> list[str
     notes = []
     for record, name in zip(records[1:], names[1:], strict=True):
         keys = difference(record, first)
-        if not keys or type(record.job) is not type(first.job):
-            continue
-        shown = ", ".join(keys[:MAX_KEYS])
-        more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
-        losses = ""
-        if any(key.split()[0].partition(".")[0] in _OF_DATA for key in keys):
-            losses = "; it learns from other data, so losses do not compare"
-        notes.append(f"{name} differs from {names[0]}: {shown}{more}{losses}")
+        if keys and type(record.job) is type(first.job):
+            ours = _config(record)
+            theirs = _config(first)
+            is_other = any(ours.get(key) != theirs.get(key) for key in _OF_DATA)
+            losses = "; it learns from other data, so losses do not compare" if is_other else ""
+            notes.append(f"{name} differs from {names[0]}: {keys}{losses}")
     return notes
 
 

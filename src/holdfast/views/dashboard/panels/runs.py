@@ -15,7 +15,6 @@ from holdfast.views.dashboard.theme import LIGHT
 from holdfast.views.dashboard.view import View
 
 HEAD: Final = head("Runs", "a selected run is drawn dashed")
-_MAX_KEYS: Final = 3
 _COLUMNS: Final = (
     TableColumn(""),
     TableColumn("State"),
@@ -75,8 +74,7 @@ def comparison(record: RunRecord, other: RunRecord) -> str:
         clauses.append("same weights")
     keys = difference(record, other)
     if keys:
-        more = f" and {len(keys) - _MAX_KEYS} more" if len(keys) > _MAX_KEYS else ""
-        clauses.append(f"differs: {', '.join(keys[:_MAX_KEYS])}{more}")
+        clauses.append(f"differs: {keys}")
     elif ours and theirs and ours != theirs:
         clauses.append("other weights")
     speed = record.goodput().samples_per_s
