@@ -67,7 +67,7 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ("workers=0", "workers: input should be greater than or equal to 1, not 0"),
         (
             "numerics=exactly",
-            "numerics: input should be 'exact', 'portable' or 'fast', not 'exactly'",
+            "numerics: input should be 'exact', 'portable', 'mixed' or 'fast', not 'exactly'",
         ),
         ("verify.recompute=1e-9", "verify.recompute: must be 0, or at least 0.000001"),
         (

@@ -16,6 +16,7 @@ COMPOSED = {
     "runs/process_exits.py": ["agent-exited", "coordinator-exited", "fork-server-exited"],
     "rundir/run_directory.py": [],  # what its callers name
     "worker/loop/training_loop.py": [],
+    "worker/membership/unlike_members.py": [],
 }
 KILLED = "was killed by SIGKILL"
 EVENTS = [

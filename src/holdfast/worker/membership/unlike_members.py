@@ -42,7 +42,7 @@ class UnlikeMembers:
         self._begun_at = step
         self._run_dir = run_dir
         self._follows = False
-        self._log("hosts-differ", step=step, differences=", ".join(differences))
+        self._log_event("hosts-differ", step=step, differences=", ".join(differences))
 
     def donors(self, step: int, *, is_noticed: bool) -> dict[int, int]:
         """The rank from which each takes its replica after `step` steps; empty if all are equal, or
@@ -69,9 +69,9 @@ class UnlikeMembers:
         # When it begins, initial weights differ, or what survivors have made of the newest step.
         if not (is_new or self._follows):
             self._follows = True
-            self._log("updates-differ", step=step, ranks=others, donor=members[0])
+            self._log_event("updates-differ", step=step, ranks=others, donor=members[0])
         return donors_among(self._group, same)
 
-    def _log(self, event: str, **fields: object) -> None:
+    def _log_event(self, event: str, **fields: object) -> None:
         if self._group.member_index == 0:
             log_event(self._run_dir, event, **fields)
