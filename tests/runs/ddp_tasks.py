@@ -5,11 +5,14 @@ nothing of a job gets the same bits.
 """
 
 import hashlib
+import threading
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+
+from faults import is_first
 
 STEPS = 6
 CLIP_NORM = 0.5
@@ -99,3 +102,39 @@ def main(session):
     print("slot", sections.slot_bytes)
     print("shared", sections.used_bytes(session.job.workers))
     print("weights", sha256(model.module))
+
+
+class Hanging(torch.autograd.Function):
+    """Passes on what it gets; its backward pass may do nothing for a minute before."""
+
+    @staticmethod
+    def forward(ctx, x, hangs):
+        ctx.hangs = hangs
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.hangs:
+            threading.Event().wait(60)
+        return gradient, None
+
+
+class Late(nn.Module):
+    """Two layers; the gradient of the first may never come."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(1, WIDTH)
+        self.second = nn.Linear(WIDTH, 1)
+
+    def forward(self, x, hangs):
+        return self.second(Hanging.apply(self.first(x), hangs))
+
+
+def hanging(session):
+    """Rank 1 hangs once in the backward pass of its third step."""
+    model, _ = session.attach(Late, sgd)
+    for shard in session.shards(Numbers(), epochs=1):
+        is_odd = shard.step == 2 and session._member.group.rank == 1
+        hangs = is_odd and is_first(session.job.params["mark"])
+        session.backward(model(shard.x.float()[:, None] / 100, hangs).square().mean())

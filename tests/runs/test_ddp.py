@@ -6,7 +6,7 @@ from pathlib import Path
 import ddp_tasks
 import pytest
 
-from conftest import FAILING_TASKS, back_to, metrics_of, printed, sampled
+from conftest import FAILING_TASKS, back_to, events_of, metrics_of, printed, sampled
 from holdfast.errors import JobError, WorkerFailed
 
 pytestmark = pytest.mark.slow
@@ -82,6 +82,13 @@ def test_the_worker_at_fault_is_named(train, task, error, message):
     keys = {"task": f"{FAILING_TASKS}:{task}", "batch": 20, "shards": 5, "workers": 2}
     with pytest.raises(error, match=message):
         train(sync="ddp", **keys)
+
+
+def test_a_worker_that_waits_for_the_gradient_of_another_does_not_hang(train, tmp_path):
+    task = f"{Path(__file__).with_name('ddp_tasks.py')}:hanging"
+    keys = TASK | {"task": task, "hang_timeout_s": 1.0, "params": {"mark": str(tmp_path / "mark")}}
+    train(**keys, run_dir=tmp_path / "run")
+    assert [event["rank"] for event in events_of(tmp_path / "run", "worker-hung")] == [1]
 
 
 def test_a_port_that_the_job_names_is_bound_to_this_host_only(train):
