@@ -137,7 +137,7 @@ def result_of(member: Member) -> dict[str, Any]:
         **member.metrics.throughput(),
         "seconds": member.times.means(),
         "bottleneck": member.breakdown.in_words,
-        "exactness": exactness(job, progress.numerics_changes, progress.unlike),
+        "exactness": exactness(job, progress.numerics_changes),
         "weights_sha256": member.joined.replica.weights_sha256(),
         "weights": member.models.weights,
     }

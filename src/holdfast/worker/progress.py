@@ -121,8 +121,8 @@ class Progress:
         loss: The loss of the newest step; None if there is none, or it is not finite.
         record: The metrics line of the newest step.
         order: The data set and the sample order; see `data.loading.order`.
-        numerics_changes: Changes of hardware and software over the run's lives.
-        unlike: Differences between the hardware and software of members that have trained together.
+        numerics_changes: Changes of hardware and software over the run's lives, and differences
+            between members that have trained together.
         saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
             every host has one.
         deferred: True if a checkpoint is due since an earlier step.
@@ -138,7 +138,6 @@ class Progress:
     record: dict[str, Any] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     numerics_changes: list[str] = field(default_factory=list)
-    unlike: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
     deferred: bool = False
     costs: list[tuple[int, float, float]] = field(default_factory=list)

@@ -101,25 +101,22 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def exactness(job: TrainJob, changed: list[str], differing: list[str]) -> str:
-    """Exactness of the weights of a run.
-
-    Args:
-        job: Its job.
-        changed: Changes of hardware and software over the run's lives.
-        differing: Differences between hosts that have trained together.
-    """
+def exactness(job: TrainJob, changed: list[str]) -> str:
+    """Exactness of the weights of a run; see `Progress.numerics_changes`."""
     plans = "" if job.balance == "even" else f"; balance={job.balance} affects the weights"
     if job.sync == "ddp":
         return f"not exact: sync=ddp{plans}"
     if job.numerics == "fast":
         return f"not exact: numerics=fast{plans}"
-    if differing:
+    if not changed:
+        return "bit-exact"
+    what = ", ".join(changed)
+    if job.numerics == "mixed":
         return (
             "every sample once, replicas equal; the bits depend on which host computed which "
-            f"shard: {', '.join(differing)}"
+            f"shard: {what}"
         )
-    return f"order-exact: {', '.join(changed)}" if changed else "bit-exact"
+    return f"order-exact: {what}"
 
 
 def _on_gpu(device: torch.device) -> dict[str, str]:

@@ -324,7 +324,8 @@ class Member:
         self._unlike = None
         if differences:
             progress = self.progress
-            progress.unlike = list(dict.fromkeys([*progress.unlike, *differences]))
+            known = [*progress.numerics_changes, *differences]
+            progress.numerics_changes = list(dict.fromkeys(known))
             self._unlike = UnlikeMembers(
                 self.group, replica, progress.step, self.metrics.run_dir, differences
             )
