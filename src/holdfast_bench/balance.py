@@ -34,13 +34,14 @@ from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn, worker_environment
 from holdfast.runs.hosts.placement import Placement
 from holdfast.runs.run import LaunchOptions
+from holdfast_bench import own_job
 from holdfast_bench.arguments import add_names, add_rounds, count
 from holdfast_bench.launch import PeerLaunch, ranks
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.results.result import Measured
 from holdfast_bench.rounds import in_rounds
 from holdfast_bench.trial import train
-from holdfast_bench.unlike import own_job, step_log
+from holdfast_bench.unlike import step_log
 from holdfast_bench.unlike.cluster import TFLOPS, Cluster, default_shards
 from holdfast_bench.unlike.models import MODELS, Training
 from holdfast_bench.unlike.quota import NoQuota, limited_groups
@@ -272,13 +273,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, default=12, help="Number of measured steps.")
     add_rounds(parser, 1)
-    own = parser.add_argument_group("your own job, where nothing is emulated")
-    own.add_argument("--job", nargs="+", metavar=("JOB", "KEY=VALUE"), help="Job, and job keys.")
-    own.add_argument("--on", default="", help="Engine, as of holdfast train; by default none.")
+    own = own_job.add_options(parser)
     add_names(own, "--systems", own_job.SYSTEMS, "What is compared")
-    own.add_argument(
-        "--timeout-s", type=count, default=600, help="Longest time of one run, seconds."
-    )
 
 
 def run(options: argparse.Namespace) -> Measured:
@@ -288,14 +284,7 @@ def run(options: argparse.Namespace) -> Measured:
         JobError: The options contradict each other.
     """
     if options.job:
-        job = own_job.OwnJob(
-            words=options.job,
-            on=options.on,
-            warm_steps=PLAN_STEPS,
-            steps=options.steps,
-            timeout_s=options.timeout_s,
-        )
-        own = own_job.rows_of(job, options.systems, options.rounds)
+        own = own_job.balance(own_job.of_options(options), options.systems, options.rounds)
         return Measured(rounds=options.rounds, rows=own)
     chosen = cases(options)
     rows = run_cases(chosen, options.rounds)

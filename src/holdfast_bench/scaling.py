@@ -9,6 +9,8 @@ Each round runs every way once, one after the other, so that a slow minute of th
 of them; ratios are taken within a round. The batch of a worker is constant (weak scaling). All get
 the allocator settings that holdfast gives its workers; two more ways show what plain processes
 reach with glibc's own settings.
+
+With `--job`, your own job is run on `--hosts` hosts instead, on this machine or with `--on`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.launch.spawn import worker_environment
+from holdfast_bench import own_job
 from holdfast_bench.arguments import add_names, add_rounds, count, counts
 from holdfast_bench.launch import PeerLaunch, ranks
 from holdfast_bench.results.figures import ratio, spread
@@ -165,10 +168,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=counts, default="1,2,4", help="World sizes to measure.")
     parser.add_argument("--steps", type=count, default=48, help="Number of measured steps.")
     add_rounds(parser, 5)
+    own = own_job.add_options(parser)
+    own.add_argument("--hosts", type=counts, default="1,2,4", help="Numbers of hosts to measure.")
 
 
 def run(options: argparse.Namespace) -> Measured:
-    """Measure every workload with every number of workers."""
+    """Measure every workload with every number of workers, or a job on every number of hosts.
+
+    Raises:
+        JobError: The job cannot be measured.
+    """
+    if options.job:
+        own = own_job.scaling(own_job.of_options(options), options.hosts, options.rounds)
+        return Measured(rounds=options.rounds, rows=own)
     rows = [
         row
         for workload in options.workloads

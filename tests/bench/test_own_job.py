@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.errors import JobError
-from holdfast_bench.unlike.own_job import OwnJob, rows_of
+from holdfast_bench.own_job import OwnJob, balance
 
 pytestmark = [pytest.mark.slow, pytest.mark.exec]
 
@@ -16,7 +16,7 @@ def own(*words, **options):
 
 
 def test_a_job_is_run_under_each_policy_and_stopped():
-    even, dynamic = rows_of(own(*JOB, "epochs=9"), ["even", "dynamic"], rounds=1)
+    even, dynamic = balance(own(*JOB, "epochs=9"), ["even", "dynamic"], rounds=1)
     assert (even["system"], even["of_even"], even["plan"]) == ("even", 1.0, "even")
     assert dynamic["system"] == "dynamic"
     assert dynamic["samples_per_s"]["median"] > 0
@@ -31,4 +31,4 @@ def test_a_job_is_run_under_each_policy_and_stopped():
 )
 def test_a_job_that_cannot_be_measured_is_refused(job, message):
     with pytest.raises(JobError, match=message):
-        rows_of(job, ["even"], rounds=1)
+        balance(job, ["even"], rounds=1)

@@ -100,17 +100,24 @@ def test_what_a_host_lacks_is_named(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.exec
-def test_policies_are_compared_on_a_job_of_ones_own(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "ways"),
+    [
+        (["balance", "--systems", "even,dynamic"], ["even", "dynamic"]),
+        (["scaling", "--hosts", "1,2", "--rounds", "1"], ["1", "2"]),
+    ],
+    ids=["balance", "scaling"],
+)
+def test_a_job_of_ones_own_is_measured_on_hosts(tmp_path, words, ways):
     with ssh_hosts(tmp_path, 2) as hosts:
         hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON}")
-        words = ["--job", "digits", "workers=2", "hosts=2", "shards=4", "--on", "ssh:hosts"]
-        process = hosts.start(
-            1, "bench", "balance", "--systems", "even,dynamic", "--steps", "4", *words
-        )
+        job = ["--job", "digits", "workers=1", "shards=2"]
+        job = job if words[0] == "scaling" else [*job[:2], "workers=2", "hosts=2", "shards=4"]
+        process = hosts.start(1, "bench", *words, "--steps", "4", *job, "--on", "ssh:hosts")
         assert process.wait(240) == 0, hosts.hosts.output(1)
         said = hosts.hosts.output(1)
-        rows = [line for line in said.splitlines() if "ssh:hosts" in line and "digits" in line]
-        assert [" even " in row for row in rows] == [True, False], said
+        rows = [line.split() for line in said.splitlines() if "round" not in line]
+        assert [row[2] for row in rows if row[:2] == ["digits", "ssh:hosts"]] == ways
 
 
 def lose_ssh(hosts):

@@ -1,11 +1,12 @@
-"""A job of your own on machines of your own, under each policy; nothing is emulated.
+"""A job of your own on machines of your own, where nothing is emulated.
 
-Every system is one `holdfast train`, which is stopped once enough of its steps are measured. Rounds
-and ratios are those of the benchmark on emulated devices.
+Each way is one `holdfast train`, which is stopped once enough of its steps are measured. Rounds and
+ratios are those of the other benchmarks.
 """
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -18,11 +19,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import JobError
+from holdfast.job import load
+from holdfast.job.part import AUTO
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS
+from holdfast_bench.arguments import count
 from holdfast_bench.results.figures import ratio, spread
 from holdfast_bench.rounds import in_rounds
 
+WARM_STEPS: Final = 16
+"""Steps at the start that are not counted: a policy needs some for its plan."""
 SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "even": ("balance=even",),
     "proportional": ("balance=proportional",),
@@ -31,7 +37,7 @@ SYSTEMS: Final[Mapping[str, Sequence[str]]] = {
     "ddp": ("balance=even", "sync=ddp"),
     "ddp-dynamic": ("balance=dynamic", "sync=ddp"),
 }
-"""Keys that each system adds to those of the job."""
+"""Keys that each policy of `balance`, and DDP, adds to those of the job."""
 BASELINE: Final = "even"
 POLL_S: Final = 0.2
 STOP_TIMEOUT_S: Final = 120.0
@@ -40,12 +46,12 @@ STOP_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnJob:
-    """What is run under each policy.
+    """What is run in each way.
 
     Attributes:
         words: The job, and keys to override.
         on: Engine, as in `--on`; empty for this machine.
-        warm_steps: Steps at the start that are not counted: a policy may need some for its plan.
+        warm_steps: Steps at the start that are not counted.
         steps: How many are counted.
         timeout_s: Longest time of a run.
     """
@@ -70,8 +76,67 @@ class OwnFigures:
     plan: tuple[int, ...]
 
 
-def rows_of(job: OwnJob, systems: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Measure each system; one row for each.
+def add_options(parser: argparse.ArgumentParser) -> Any:
+    """Add the options for a job of one's own; returns their group."""
+    own = parser.add_argument_group("your own job, where nothing is emulated")
+    own.add_argument("--job", nargs="+", metavar=("JOB", "KEY=VALUE"), help="Job, and job keys.")
+    own.add_argument("--on", default="", help="Engine, as of holdfast train; by default none.")
+    own.add_argument(
+        "--timeout-s", type=count, default=600, help="Longest time of one run, seconds."
+    )
+    return own
+
+
+def of_options(options: argparse.Namespace) -> OwnJob:
+    """The job that the options name."""
+    return OwnJob(
+        words=options.job,
+        on=options.on,
+        warm_steps=WARM_STEPS,
+        steps=options.steps,
+        timeout_s=options.timeout_s,
+    )
+
+
+def scaling(job: OwnJob, hosts: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+    """Measure the job on so many hosts, with the workers, batch and shards of the job on each; one
+    row for each number of hosts.
+
+    Raises:
+        JobError: A run fails, or has too few steps.
+    """
+    one = load.load(job.words[0], job.words[1:])
+    workers = 1 if one.workers == AUTO else one.workers
+    sizes = {"workers": workers, "batch": one.batch}
+    sizes |= {} if one.shards == AUTO else {"shards": one.shards}
+    ways = {
+        number: partial(
+            run,
+            job,
+            [f"hosts={number}", *(f"{key}={number * size}" for key, size in sizes.items())],
+        )
+        for number in hosts
+    }
+    runs = in_rounds(
+        {str(number): way for number, way in ways.items()}, rounds, " ".join(job.words)
+    )
+    rates = {number: [each.samples_per_s for each in runs[str(number)]] for number in hosts}
+    return [
+        {
+            "job": job.words[0],
+            "on": job.on or "this machine",
+            "hosts": number,
+            "workers": number * workers,
+            "samples_per_s": spread(rates[number]),
+            "speedup": ratio(rates[number], rates[hosts[0]]),
+            "efficiency": round(ratio(rates[number], rates[hosts[0]]) * hosts[0] / number, 3),
+        }
+        for number in hosts
+    ]
+
+
+def balance(job: OwnJob, systems: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Measure the job under policies of `balance` and under DDP; one row for each.
 
     Raises:
         JobError: A run fails, or has too few steps.
