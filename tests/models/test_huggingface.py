@@ -14,7 +14,6 @@ from holdfast import models
 from holdfast.arena.replica import Replica, Trained, replica_layout
 from holdfast.checkpoint.exports.export import export
 from holdfast.checkpoint.exports.weights import load_into, load_weights
-from holdfast.checkpoint.manifest import HuggingFaceModel
 from holdfast.errors import JobError
 from holdfast.job.load import load
 from holdfast.job.models import BertSpec, Gpt2Spec
@@ -173,10 +172,3 @@ def test_what_a_file_of_peft_cannot_hold_is_not_exported_as_one(tmp_path):
     with pytest.raises(JobError, match=r"ln_f.bias would not be as trained; name a file that ends"):
         export(checkpoint_of(model, tmp_path), tmp_path / "adapters")
     assert not (tmp_path / "adapters").exists()
-
-
-def test_digests_of_earlier_manifests_cover_the_same_fields():
-    model = HuggingFaceModel(prefix="", config={"a": 1})
-    assert model.model_dump(mode="json") == {"prefix": "", "config": {"a": 1}, "adapter": None}
-    adapters = model.model_copy(update={"adapter": "default", "keys": {"a": "b"}})
-    assert HuggingFaceModel(**adapters.model_dump()) == adapters

@@ -14,14 +14,7 @@ import socket
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast.arena.layout import ITEM_BYTES, Entry, Layout, is_dense
 from holdfast.checkpoint import parts
@@ -29,14 +22,13 @@ from holdfast.core.code_version import CodeVersion
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.errors import CheckpointError
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 _PART: Final = re.compile(r"part-\d{1,9}-of-\d{1,9}\.safetensors", re.ASCII)
 _DIGESTS: Final = {
     parts.DigestKind.XXH3: re.compile(r"[0-9a-f]{32}"),
     parts.DigestKind.BLAKE3: re.compile(r"[0-9a-f]{64}"),
 }
 _TAG: Final = re.compile(r"[0-9a-f]{32}")
-_HF_FIELDS: Final = {"prefix", "config", "adapter"}
 _CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
@@ -63,14 +55,6 @@ class Tensor(_Record):
     @property
     def entry(self) -> Entry:
         return Entry(self.name, self.dtype, self.shape, self.offset, strides=self.strides)
-
-    @model_serializer(mode="wrap")
-    def _short(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without strides that say nothing: earlier versions wrote none into what they digested."""
-        values: dict[str, Any] = dump(self)
-        if not self.strides:
-            values.pop("strides", None)
-        return values
 
 
 class Encryption(_Record):
@@ -191,12 +175,6 @@ class HuggingFaceModel(_Record):
     adapter: str | None = None
     keys: dict[str, str] = {}
     lost: str = ""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of earlier manifests do not cover the newer fields.
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if value or name in _HF_FIELDS}
 
 
 class Header(_Record):

@@ -113,12 +113,9 @@ def _export_folder(checkpoint: Path, target: Path, of: str | None, key: Path | N
             f"{target}: a folder is for a model of the library transformers or adapters of peft, "
             "and this is none; name a file that ends in .safetensors or .pt"
         )
-    lost = model.lost
-    if model.adapter is not None and not model.keys:
-        lost = lost or "what an earlier version of holdfast has saved cannot be named"
-    if lost:
+    if model.lost:
         raise JobError(
-            f"{target}: in a folder for peft, {lost}; name a file that ends in .safetensors "
+            f"{target}: in a folder for peft, {model.lost}; name a file that ends in .safetensors "
             "or .pt, for load_state_dict of the whole model"
         )
     weights = _copies(read_checkpoint(checkpoint, None, key))
