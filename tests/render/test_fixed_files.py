@@ -3,7 +3,7 @@
 import yaml
 from rendering import rendered
 
-from holdfast.clusters.render.components import GPU_TAINT, POOL, SPOT
+from holdfast.clusters.render.components import GPU_TAINT, POOL, toleration
 from holdfast.clusters.render.network import MONITORING
 from holdfast.clusters.render.pods import METRICS_PORT, OF_CONTAINER
 
@@ -19,6 +19,18 @@ def test_the_exporter_runs_where_agents_have_gpus():
     assert spec["containers"][0]["securityContext"] == OF_CONTAINER
 
 
+def patches(component):
+    """The patches of a component: of the agents' Job, and of its lists."""
+    found = yaml.safe_load(rendered()[f"components/{component}/kustomization.yaml"])["patches"]
+    return [yaml.safe_load(each["patch"]) for each in found]
+
+
+def test_a_component_puts_agents_where_the_others_with_gpus_are():
+    job, (taint,) = patches("gpu")
+    assert job["spec"]["template"]["spec"]["nodeSelector"] == POOL
+    assert taint["value"] == toleration(GPU_TAINT)
+
+
 def test_prometheus_may_reach_the_metrics_of_runs():
     policies = {each["metadata"]["name"]: each for each in parts("network.yaml")}
     assert {each["metadata"]["namespace"] for each in policies.values()} == {MONITORING}
@@ -28,7 +40,7 @@ def test_prometheus_may_reach_the_metrics_of_runs():
 
 def test_node_pools_have_the_labels_and_taints_of_agents():
     (pool,) = POOL.items()
-    (spot,) = SPOT.items()
+    (spot,) = patches("spot")[0]["spec"]["template"]["spec"]["nodeSelector"].items()
     for cloud in ("gke", "eks", "aks"):
         script = rendered()[f"overlays/{cloud}/node-pools.sh"]
         assert "=".join(pool) in script

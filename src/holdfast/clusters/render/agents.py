@@ -15,7 +15,7 @@ import shlex
 from typing import Final
 
 from holdfast.clusters.render.coordinator import host_of
-from holdfast.clusters.render.objects import AGENT, Document, manifest
+from holdfast.clusters.render.objects import AGENT, Document, documents
 from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,
@@ -28,8 +28,6 @@ from holdfast.clusters.render.pods import (
 )
 
 GRACE_S: Final = 60
-_RETRIES: Final = 1000
-"""Of each agent. Its pod also ends when the coordinator does, or its node."""
 _COORDINATOR_OF: Final = f"cut -d. -f4 {TOKEN_FILE}"
 """Prints the digest of the coordinator's certificate that a token names."""
 _JOINED: Final = "/tmp/coordinator"  # noqa: S108 - a volume of the pod
@@ -37,18 +35,22 @@ _JOINED: Final = "/tmp/coordinator"  # noqa: S108 - a volume of the pod
 
 def agents(plan: RenderPlan) -> Document:
     """The Job of the agents."""
-    spec = job_of(plan, host_of(plan))
-    return manifest(plan, "Job", "batch/v1", plan.named("agents"), AGENT, spec=spec)
+    return _job(plan, host_of(plan), None)
 
 
-def job_of(plan: RenderPlan, coordinator: str, amounts: dict[str, str] | None = None) -> Document:
+def job_of(plan: RenderPlan, coordinator: str, amounts: dict[str, str]) -> Document:
     """The specification of the agents' Job.
 
     Args:
         plan: Plan of the run.
         coordinator: The host name of the coordinator's pod.
-        amounts: Requests and limits of an agent's container; by default without GPUs.
+        amounts: Requests and limits of an agent's container.
     """
+    spec: Document = _job(plan, coordinator, amounts)["spec"]
+    return spec
+
+
+def _job(plan: RenderPlan, coordinator: str, amounts: dict[str, str] | None) -> Document:
     address = f"{coordinator}:{JOIN_PORT}"
     join = ["holdfast", "agent", "--join", address, "--token-file", TOKEN_FILE]
     script = (
@@ -77,11 +79,6 @@ def job_of(plan: RenderPlan, coordinator: str, amounts: dict[str, str] | None = 
         {"name": "runs", "emptyDir": {"sizeLimit": DISK}},
         {"name": "join", "secret": token},
     ]
-    return {
-        "completionMode": "Indexed",
-        "completions": plan.hosts,
-        "parallelism": plan.hosts,
-        "backoffLimitPerIndex": _RETRIES,
-        "podReplacementPolicy": "TerminatingOrFailed",
-        "template": pod(plan, AGENT, [main], volumes, grace_s=GRACE_S),
-    }
+    job = documents(plan, "agents", agents=plan.hosts)[0]
+    job["spec"]["template"] = pod(plan, AGENT, [main], volumes, grace_s=GRACE_S)
+    return job

@@ -5,8 +5,7 @@ It trains nothing, so it needs no GPU and little of its node. The agents send it
     clear ─▶ token (renews the token until the run ends) ─▶ holdfast coordinator
 
 A Job, as it ends with the run; a StatefulSet would start it again. While the old pod may still
-write to the volume there is no new one (`podReplacementPolicy: Failed`). A drained node costs no
-attempt; an error of the job ends the Job at once.
+write to the volume there is no new one (`podReplacementPolicy: Failed`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from holdfast.clusters.render.objects import COORDINATOR, Document, labels, manifest, mebibytes
+from holdfast.clusters.render.objects import COORDINATOR, Document, documents, mebibytes
 from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     API_ACCESS,
@@ -25,7 +24,6 @@ from holdfast.clusters.render.pods import (
     METRICS_PORT,
     METRICS_TOKEN_FILE,
     TOKEN,
-    api_access,
     pod,
     run_directory,
     small_container,
@@ -46,9 +44,10 @@ _USES: Final = 1000
 
 def coordinator(plan: RenderPlan) -> list[Document]:
     """All objects of the coordinator."""
-    job = manifest(plan, "Job", "batch/v1", plan.named(COORDINATOR), COORDINATOR, spec=job_of(plan))
+    service = documents(plan, "service", join_port=JOIN_PORT, control_port=CONTROL_PORT)
+    job = _job(plan)
     job["spec"]["template"]["spec"]["subdomain"] = plan.name
-    return [_service(plan), volume(plan), job]
+    return [*service, volume(plan), job]
 
 
 def host_of(plan: RenderPlan) -> str:
@@ -56,41 +55,18 @@ def host_of(plan: RenderPlan) -> str:
     return f"{plan.named(COORDINATOR)}-0.{plan.name}"
 
 
-def _service(plan: RenderPlan) -> Document:
-    """Gives the pod its name. Agents may ask for it before the pod is ready."""
-    ports = [{"name": "join", "port": JOIN_PORT}, {"name": "control", "port": CONTROL_PORT}]
-    return manifest(
-        plan,
-        "Service",
-        "v1",
-        plan.name,
-        COORDINATOR,
-        spec={
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": labels(plan, COORDINATOR),
-            "ports": ports,
-        },
-    )
-
-
 def volume(plan: RenderPlan) -> Document:
     """The volume of the run's directory, which outlives its pod."""
-    return manifest(
-        plan,
-        "PersistentVolumeClaim",
-        "v1",
-        plan.named("runs"),
-        COORDINATOR,
-        spec={
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": DISK}},
-        },
-    )
+    return documents(plan, "volume", disk=DISK)[0]
 
 
 def job_of(plan: RenderPlan) -> Document:
     """The specification of the coordinator's Job."""
+    spec: Document = _job(plan)["spec"]
+    return spec
+
+
+def _job(plan: RenderPlan) -> Document:
     job = {"name": "job", "configMap": {"name": plan.named("job")}}
     runs = {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}}
     secret = {"secretName": plan.named("metrics"), "defaultMode": 0o440}
@@ -99,26 +75,13 @@ def job_of(plan: RenderPlan) -> Document:
         plan,
         COORDINATOR,
         [_main(plan)],
-        [job, runs, api_access(), *metrics],
+        [job, runs, *documents(plan, "api-access"), *metrics],
         grace_s=GRACE_S,
         initContainers=[_clear(plan), _token(plan)],
     )
-    disrupted = {"type": "DisruptionTarget", "status": "True"}
-    wrong = {"containerName": "holdfast", "operator": "In", "values": [1, 2]}
-    return {
-        "completionMode": "Indexed",
-        "completions": 1,
-        "parallelism": 1,
-        "backoffLimit": 10,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "Ignore", "onPodConditions": [disrupted]},
-                {"action": "FailJob", "onExitCodes": wrong},
-            ]
-        },
-        "template": template,
-    }
+    found = documents(plan, "coordinator")[0]
+    found["spec"]["template"] = template
+    return found
 
 
 def _main(plan: RenderPlan) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.clusters.render.objects import AGENT, Document, labels, manifest, mebibytes
+from holdfast.clusters.render.objects import Document, documents, mebibytes
 from holdfast.clusters.render.plan import RenderPlan
 
 _SPARE_PODS: Final = 2
@@ -16,14 +16,7 @@ _SMALL_BYTES: Final = 256 << 20
 
 def namespace(plan: RenderPlan) -> Document:
     """The namespace, which refuses pods with privileges."""
-    enforced = {
-        f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": plan.namespace, "labels": enforced | labels(plan)},
-    }
+    return documents(plan, "namespace")[0]
 
 
 def limits(plan: RenderPlan, others: int, largest_bytes: int) -> list[Document]:
@@ -35,49 +28,18 @@ def limits(plan: RenderPlan, others: int, largest_bytes: int) -> list[Document]:
         largest_bytes: Memory of the largest container of these.
     """
     pods = plan.hosts + others + _SPARE_PODS
-    cpus = str(pods * (plan.cpus + _SMALL_CPUS))
-    memory = mebibytes(pods * (plan.memory_bytes + _SMALL_BYTES))
-    quota = {
-        "pods": str(pods),
-        "requests.cpu": cpus,
-        "limits.cpu": cpus,
-        "requests.memory": memory,
-        "limits.memory": memory,
-        "requests.nvidia.com/gpu": str((plan.hosts + _SPARE_PODS) * plan.gpus),
-        "persistentvolumeclaims": "4",
-        "services": "2",
-        "services.loadbalancers": "0",
-        "services.nodeports": "0",
-    }
-    small = {"cpu": "250m", "memory": "256Mi"}
-    container = {
-        "type": "Container",
-        "default": dict(small),
-        "defaultRequest": dict(small),
-        "max": {
-            "cpu": str(plan.cpus),
-            "memory": mebibytes(max(plan.memory_bytes, largest_bytes)),
-        },
-    }
-    return [
-        manifest(plan, "ResourceQuota", "v1", plan.name, spec={"hard": quota}),
-        manifest(plan, "LimitRange", "v1", plan.name, spec={"limits": [container]}),
-    ]
+    return documents(
+        plan,
+        "limits",
+        pods=pods,
+        cpus=pods * (plan.cpus + _SMALL_CPUS),
+        memory=mebibytes(pods * (plan.memory_bytes + _SMALL_BYTES)),
+        gpus=(plan.hosts + _SPARE_PODS) * plan.gpus,
+        max_cpus=plan.cpus,
+        max_memory=mebibytes(max(plan.memory_bytes, largest_bytes)),
+    )
 
 
 def disruptions(plan: RenderPlan) -> Document:
-    """Limit of evictions: one agent at a time, as the others continue without it.
-
-    A number of pods, as a Job has no scale of which to take a share.
-    """
-    return manifest(
-        plan,
-        "PodDisruptionBudget",
-        "policy/v1",
-        plan.named("agents"),
-        AGENT,
-        spec={
-            "minAvailable": plan.hosts - 1,
-            "selector": {"matchLabels": labels(plan, AGENT)},
-        },
-    )
+    """Limit of evictions: one agent at a time, as the others continue without it."""
+    return documents(plan, "disruptions", least=plan.hosts - 1)[0]

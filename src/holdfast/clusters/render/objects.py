@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -75,9 +76,31 @@ class _Placeholders(Template):
     delimiter = "%"  # scripts have variables of the shell
 
 
-def filled(name: str, **values: object) -> str:
+def filled(path: str, /, **values: object) -> str:
     """One of `FILES`, with values in place of `%{name}`."""
-    return _Placeholders((FILES / name).read_text(encoding="utf-8")).substitute(values)
+    return _Placeholders((FILES / path).read_text(encoding="utf-8")).substitute(values)
+
+
+def documents(plan: RenderPlan, file: str, **values: object) -> list[Document]:
+    """The objects in one of the manifests of `FILES`, for a run.
+
+    Args:
+        plan: Plan of the run, whose name, namespace and labels any of them may have.
+        file: The manifest.
+        values: Its other values. Mappings are inserted as JSON, which YAML includes.
+    """
+    known = {
+        "name": plan.name,
+        "namespace": plan.namespace,
+        "of_run": labels(plan),
+        **{f"of_{each}": labels(plan, each) for each in (COORDINATOR, AGENT)},
+        **values,
+    }
+    texts = {
+        name: json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping) else value
+        for name, value in known.items()
+    }
+    return list(yaml.safe_load_all(filled(f"manifests/{file}.yaml", **texts)))
 
 
 def below(folder: str, tree: Mapping[str, str]) -> Tree:
@@ -126,16 +149,7 @@ def with_job(
 
 def kustomization(**parts: Any) -> Tree:
     """The file of a folder to apply."""
-    return _file("v1beta1", "Kustomization", parts)
-
-
-def component(**parts: Any) -> Tree:
-    """The file of a folder that changes what includes it."""
-    return _file("v1alpha1", "Component", parts)
-
-
-def _file(version: str, kind: str, parts: Mapping[str, Any]) -> Tree:
-    head = {"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind}
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     return {"kustomization.yaml": yaml_of({**head, **parts})}
 
 

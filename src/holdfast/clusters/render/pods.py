@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.clusters.render.objects import Document, labels, mebibytes
+from holdfast.clusters.render.objects import Document, documents, labels, mebibytes
 from holdfast.clusters.render.plan import RenderPlan
 
-USER: Final = 10001
-"""The user and group of all processes."""
 DISK: Final = "20Gi"
 """For the run directory of a pod: whole checkpoints, metrics, logs."""
 TOKEN: Final = "join.token"  # noqa: S105 - its file's name
@@ -33,17 +31,6 @@ OF_CONTAINER: Final[Document] = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-OF_POD: Final[Document] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_LOST_AFTER_S: Final = 10
-"""How long after its node is lost a pod is replaced; Kubernetes waits for 300 s by default. That
-the node is back later does no harm: the coordinator has fenced the agent."""
 
 
 def run_directory(plan: RenderPlan) -> str:
@@ -158,75 +145,13 @@ def pod(
         grace_s: Between the request to end and SIGKILL.
         parts: Its other fields.
     """
-    lost = [
-        {
-            "key": f"node.kubernetes.io/{state}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": _LOST_AFTER_S,
-        }
-        for state in ("not-ready", "unreachable")
-    ]
-    return {
-        "metadata": {"labels": labels(plan, component)},
-        "spec": {
-            "serviceAccountName": plan.named(component),
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": grace_s,
-            "securityContext": OF_POD,
-            "nodeSelector": {"kubernetes.io/os": "linux"},
-            "tolerations": lost,
-            "topologySpreadConstraints": [_spread(plan)],
-            **parts,
-            "containers": list(containers),
-            "volumes": [*_scratch(plan), *volumes],
-        },
+    template = documents(
+        plan, "pod", component=component, of_component=labels(plan, component), grace_s=grace_s
+    )[0]
+    scratch = documents(plan, "volumes", shm=mebibytes(plan.memory_bytes // 2))[0]
+    template["spec"] |= {
+        **parts,
+        "containers": list(containers),
+        "volumes": [*scratch, *volumes],
     }
-
-
-def _spread(plan: RenderPlan) -> Document:
-    """Each pod on a node of its own where that is possible: then a lost node is one lost host."""
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": labels(plan)},
-    }
-
-
-def _scratch(plan: RenderPlan) -> list[Document]:
-    half = mebibytes(plan.memory_bytes // 2)
-    return [
-        {"name": "tmp", "emptyDir": {"sizeLimit": "2Gi"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": half}},
-    ]
-
-
-def api_access() -> Document:
-    """The volume that Kubernetes mounts into every container by default, for one of them."""
-    return {
-        "name": "api",
-        "projected": {
-            "sources": [
-                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-                {
-                    "configMap": {
-                        "name": "kube-root-ca.crt",
-                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
-                    }
-                },
-                {
-                    "downwardAPI": {
-                        "items": [
-                            {
-                                "path": "namespace",
-                                "fieldRef": {"fieldPath": "metadata.namespace"},
-                            }
-                        ]
-                    }
-                },
-            ]
-        },
-    }
+    return template

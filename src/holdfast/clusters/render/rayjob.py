@@ -8,21 +8,21 @@ RayJob continues the run. KubeRay replaces lost pods, and holdfast starts agents
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Final
 
 from holdfast.clusters.render import agents
-from holdfast.clusters.render.access import accounts
 from holdfast.clusters.render.components import on_gpus
 from holdfast.clusters.render.coordinator import GRACE_S, volume
 from holdfast.clusters.render.limits import limits, namespace
-from holdfast.clusters.render.network import network, operator_access
+from holdfast.clusters.render.network import network
 from holdfast.clusters.render.objects import (
     AGENT,
     COORDINATOR,
     Document,
     Tree,
-    manifest,
+    documents,
     mebibytes,
     with_job,
 )
@@ -39,11 +39,6 @@ from holdfast.clusters.render.pods import (
 
 RAY: Final = "2.60.0"
 """The version that the image must have."""
-DASHBOARD_PORT: Final = 8265
-"""Where KubeRay asks how the job does."""
-_ATTEMPTS: Final = 3
-_KEEP_S: Final = 600
-"""How long pods stay once the run is over."""
 _OTHER_PODS: Final = 2
 """The head and the submitter."""
 _HEAD_BYTES: Final = 4 << 30
@@ -56,8 +51,8 @@ def rayjob(plan: RenderPlan) -> Tree:
     """The folder to apply in place of an overlay."""
     files = {
         "namespace.yaml": [namespace(plan)],
-        "access.yaml": accounts(plan),
-        "network.yaml": [*network(plan), operator_access(plan, "kuberay-operator", DASHBOARD_PORT)],
+        "access.yaml": documents(plan, "accounts"),
+        "network.yaml": [*network(plan), *documents(plan, "network-ray")],
         "limits.yaml": limits(plan, _OTHER_PODS, _HEAD_BYTES),
         "volume.yaml": [volume(plan)],
         "rayjob.yaml": [_rayjob(plan)],
@@ -66,33 +61,16 @@ def rayjob(plan: RenderPlan) -> Tree:
 
 
 def _rayjob(plan: RenderPlan) -> Document:
-    spec = {
-        "entrypoint": shlex.join(["sh", "-c", _script(plan)]),
-        "submissionMode": "K8sJobMode",
-        "backoffLimit": _ATTEMPTS,
-        "shutdownAfterJobFinishes": True,
-        "ttlSecondsAfterFinished": _KEEP_S,
-        "submitterPodTemplate": _submitter(plan),
-        "rayClusterSpec": {
-            "rayVersion": RAY,
-            "authOptions": {"mode": "token"},
-            "headGroupSpec": {
-                "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104
-                "template": _head(plan),
-            },
-            "workerGroupSpecs": [
-                {
-                    "groupName": "agents",
-                    "replicas": plan.hosts,
-                    "minReplicas": plan.hosts,
-                    "maxReplicas": plan.hosts,
-                    "rayStartParams": {},
-                    "template": _worker(plan),
-                }
-            ],
-        },
-    }
-    return manifest(plan, "RayJob", "ray.io/v1", plan.name, spec=spec)
+    return documents(
+        plan,
+        "rayjob",
+        entrypoint=json.dumps(shlex.join(["sh", "-c", _script(plan)])),
+        submitter=_submitter(plan),
+        ray=RAY,
+        head=_head(plan),
+        agents=plan.hosts,
+        worker=_worker(plan),
+    )[0]
 
 
 def _script(plan: RenderPlan) -> str:
