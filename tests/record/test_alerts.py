@@ -9,60 +9,61 @@ import yaml
 
 from holdfast.record import alert_rules
 from holdfast.record.alert_rules import AlertRule
-from holdfast.sinks.prometheus import catalogue, files
+from holdfast.sinks.prometheus import files
+from holdfast.sinks.prometheus.catalogue import METRICS
 from prometheus_tools import needs_prometheus
 
 RULES = yaml.safe_load(files.alert_rules())["groups"][0]["rules"]
 GPU = {"host": "h1", "gpu": "0"}
 
 
-def series(metric, values, **labels):
-    pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
-    return {"series": f"{metric.name}{{{pairs}}}", "values": values}
+def series(name, values, /, **labels):
+    pairs = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return {"series": f"{METRICS[name].name}{{{pairs}}}", "values": values}
 
 
-def constant(metric, value, **labels):
-    return series(metric, f"{value}x120", **labels)
+def constant(name, value, /, **labels):
+    return series(name, f"{value}x120", **labels)
 
 
 CASES = {
     "HoldfastNoStep": (
-        [constant(catalogue.LAST_STEP, 0)],
+        [constant("last_step_timestamp_seconds", 0)],
         ["5m", "5m1s"],
     ),
     "HoldfastCheckpointTooOld": (
-        [constant(catalogue.LAST_CHECKPOINT, 0)],
+        [constant("last_checkpoint_timestamp_seconds", 0)],
         ["60m", "60m1s"],
     ),
     "HoldfastWorkerLost": (
         [
-            series(catalogue.WORKERS, "3x10 2x110", state="member"),
-            constant(catalogue.WORKERS, 1, state="standby"),
-            constant(catalogue.DESIRED_WORKERS, 4),
+            series("workers", "3x10 2x110", state="member"),
+            constant("workers", 1, state="standby"),
+            constant("desired_workers", 4),
         ],
         ["12m", "13m"],
     ),
     "HoldfastRestartBudgetNearlySpent": (
         [
-            series(catalogue.RESTART_BUDGET_USED, "7x10 8x110"),
-            constant(catalogue.RESTART_BUDGET, 10),
+            series("restart_budget_used", "7x10 8x110"),
+            constant("restart_budget", 10),
         ],
         ["10m", "11m"],
     ),
     "HoldfastCheckpointsFail": (
-        [series(catalogue.CHECKPOINT_FAILURES, "0x10 1x110", cause="not-written")],
+        [series("checkpoint_failures_total", "0x10 1x110", cause="not-written")],
         ["10m", "11m"],
     ),
     "HoldfastImbalance": (
-        [series(catalogue.IMBALANCE, "0.2x10 0.21x110")],
+        [series("imbalance_ratio", "0.2x10 0.21x110")],
         ["20m", "21m"],
     ),
     "HoldfastGpuUnderused": (
-        [series(catalogue.GPU_UTILIZATION, "0.5x10 0.49x110", **GPU)],
+        [series("gpu_utilization_ratio", "0.5x10 0.49x110", **GPU)],
         ["20m", "21m"],
     ),
     "HoldfastGpuHot": (
-        [series(catalogue.GPU_TEMPERATURE, "85x10 86x110", **GPU)],
+        [series("gpu_temperature_celsius", "85x10 86x110", **GPU)],
         ["15m", "16m"],
     ),
 }
@@ -110,8 +111,7 @@ def test_prometheus_and_grafana_read_metrics_that_exist():
     exprs = [each["expr"] for panel in panels for each in panel.get("targets", ())]
     exprs += [rule["expr"] for rule in RULES]
     named = set(re.findall(r"\bholdfast_\w+", " ".join(exprs)))
-    metrics = [each for group in catalogue.GROUPS.values() for each in group]
-    known = {each.name + "_bucket" * (each.kind == "histogram") for each in metrics}
+    known = {each.name + "_bucket" * (each.kind == "histogram") for each in METRICS.values()}
     assert len(named) > len(RULES)
     assert named <= known
 
@@ -137,7 +137,7 @@ def test_each_alert_fires_past_its_threshold_and_not_before(promtool):
 @pytest.mark.slow
 @needs_prometheus
 def test_a_run_whose_restart_budget_is_zero_is_not_near_its_end(promtool):
-    measured = [constant(catalogue.RESTART_BUDGET_USED, 0), constant(catalogue.RESTART_BUDGET, 0)]
+    measured = [constant("restart_budget_used", 0), constant("restart_budget", 0)]
     test = {**count("HoldfastRestartBudgetNearlySpent", 0), "eval_time": "5m"}
     done = promtool([{"interval": "1m", "input_series": measured, "promql_expr_test": [test]}])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,8 +28,7 @@ from holdfast.record.recovery_reports import RecoveryReport
 from holdfast.record.run_record import size_bytes
 from holdfast.record.sink import Sink
 from holdfast.rundir.system_file import SystemFile
-from holdfast.sinks.prometheus import catalogue
-from holdfast.sinks.prometheus.catalogue import CatalogueMetric
+from holdfast.sinks.prometheus.catalogue import METRICS
 from holdfast.wire.rpc import RunStateMessage
 
 BALANCE_STEPS: Final = 20
@@ -76,22 +75,8 @@ class RunMetrics(Sink):
         self._checkpoint: Mapping[str, Any] = {}
         self._checkpoint_bytes: int | None = None
         self._failures = FailureWindow(restarts.window_s)
-        self._step_seconds = histogram(catalogue.STEP_SECONDS)
-        self._samples = counter(catalogue.SAMPLES)
-        self._skipped = counter(catalogue.SKIPPED_STEPS)
-        self._phases = counter(catalogue.PHASE_SECONDS)
-        self._save_seconds = histogram(catalogue.SAVE_SECONDS)
-        self._checkpoints = counter(catalogue.CHECKPOINTS)
-        self._checkpoint_failures = counter(
-            catalogue.CHECKPOINT_FAILURES, catalogue.CHECKPOINT_CAUSES
-        )
-        self._recoveries = counter(catalogue.RECOVERIES, catalogue.CAUSES)
-        self._recovery_seconds = histogram(catalogue.RECOVERY_SECONDS)
-        self._recovery_stages = counter(catalogue.RECOVERY_STAGE_SECONDS, catalogue.STAGES)
-        self._recomputed_steps = counter(catalogue.RECOMPUTED_STEPS)
-        self._recomputed_samples = counter(catalogue.RECOMPUTED_SAMPLES)
-        self._slowdowns = counter(catalogue.SLOWDOWNS, catalogue.SLOWDOWN_CAUSES)
-        self._evictions = counter(catalogue.EVICTIONS)
+        self._counters = {each: counter(each) for each in _of_kind("counter")}
+        self._histograms = {each: histogram(each) for each in _of_kind("histogram")}
 
     def on_progress(self, state: RunStateMessage) -> None:
         """Take the newest state."""
@@ -111,12 +96,13 @@ class RunMetrics(Sink):
     def on_recovery(self, report: RecoveryReport) -> None:
         """Count a recovery."""
         with self._lock:
-            self._recoveries.labels(_cause_of(report)).inc()
-            self._recovery_seconds.observe(report.total_s)
+            self._counters["recoveries_total"].labels(_cause_of(report)).inc()
+            self._histograms["recovery_seconds"].observe(report.total_s)
+            stages = self._counters["recovery_stage_seconds_total"]
             for stage, seconds in report.seconds.items():
-                self._recovery_stages.labels(stage.replace(" ", "_")).inc(seconds)
-            self._recomputed_steps.inc(report.recomputed_steps)
-            self._recomputed_samples.inc(report.recomputed_samples)
+                stages.labels(stage.replace(" ", "_")).inc(seconds)
+            self._counters["recomputed_steps_total"].inc(report.recomputed_steps)
+            self._counters["recomputed_samples_total"].inc(report.recomputed_samples)
 
     def collect(self) -> Iterator[Family]:
         """Give all metrics; see `prometheus_client.registry.Collector`."""
@@ -128,35 +114,29 @@ class RunMetrics(Sink):
                 *_balance(self._steps),
                 *self._running(),
             ]
-            for each in (
-                *(self._step_seconds, self._samples, self._skipped, self._phases),
-                *(self._save_seconds, self._checkpoints, self._checkpoint_failures),
-                *(self._recoveries, self._recovery_seconds, self._recovery_stages),
-                *(self._recomputed_steps, self._recomputed_samples),
-                *(self._slowdowns, self._evictions),
-            ):
+            for each in (*self._counters.values(), *self._histograms.values()):
                 families += each.collect()
         yield from families
 
     def _on_step(self, line: Mapping[str, Any]) -> None:
         self._steps.take(line)
-        self._samples.inc(line.get("samples", 0))
-        self._skipped.inc(bool(line.get("skipped")))
+        self._counters["samples_total"].inc(line.get("samples", 0))
+        self._counters["skipped_steps_total"].inc(bool(line.get("skipped")))
         if line.get("seconds") is not None:
-            self._step_seconds.observe(line["seconds"])
+            self._histograms["step_seconds"].observe(line["seconds"])
         workers = line.get("workers") or {}
         for name, seconds in workers.items():
             if name in ("rank", "shards", "link"):  # a link's wait is part of another phase
                 continue
             for rank, each in zip(workers["rank"], seconds, strict=False):
-                self._phases.labels(rank, name).inc(each)
+                self._counters["phase_seconds_total"].labels(rank, name).inc(each)
         saved_s = max(workers.get("checkpoint", ()), default=0.0)
         if saved_s:
-            self._save_seconds.observe(saved_s)
+            self._histograms["checkpoint_save_seconds"].observe(saved_s)
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "worker-evicted" and event["rank"] not in self._workers.standby:
-            self._evictions.inc()
+            self._counters["evictions_total"].inc()
         self._workers.take(event)
         self._failures.take(event)
         match event["event"]:
@@ -165,16 +145,17 @@ class RunMetrics(Sink):
             case "generation-started":
                 self._generation = event["number"]
             case "worker-slowed":
-                self._slowdowns.labels(event["reason"]).inc()
+                self._counters["slowdowns_total"].labels(event["reason"]).inc()
             case "link-slowed":
-                self._slowdowns.labels("link").inc()
+                self._counters["slowdowns_total"].labels("link").inc()
             case "checkpoint-committed" if event["step"] != self._checkpoint.get("step"):
                 self._checkpoint = event
-                self._checkpoints.inc()
+                self._counters["checkpoints_total"].inc()
                 name = Path(event["directory"]).name
                 self._checkpoint_bytes = size_bytes(self._run_dir / "checkpoints" / name)
             case name if name in CHECKPOINT_FAILURE_CAUSES:
-                self._checkpoint_failures.labels(CHECKPOINT_FAILURE_CAUSES[name]).inc()
+                failures = self._counters["checkpoint_failures_total"]
+                failures.labels(CHECKPOINT_FAILURE_CAUSES[name]).inc()
 
     def _training(self) -> Iterator[Family]:
         newest = self._steps.newest
@@ -182,23 +163,23 @@ class RunMetrics(Sink):
         planned = furthest.total_steps or None if furthest else None
         step = max(newest.get("step", 0), furthest.step if furthest else 0)
         steps_per_s, samples_per_s = self._steps.pace() or (None, None)
-        yield gauge(catalogue.STEP, step)
-        yield gauge(catalogue.PLANNED_STEPS, planned)
-        yield gauge(catalogue.EPOCH, furthest.epoch if furthest else None)
-        yield gauge(catalogue.PLANNED_EPOCHS, furthest.epochs or None if furthest else None)
-        yield gauge(catalogue.PROGRESS, step / planned if planned else None)
+        yield gauge("step", step)
+        yield gauge("planned_steps", planned)
+        yield gauge("epoch", furthest.epoch if furthest else None)
+        yield gauge("planned_epochs", furthest.epochs or None if furthest else None)
+        yield gauge("progress_ratio", step / planned if planned else None)
         left_s = (planned - step) / steps_per_s if planned and steps_per_s else None
-        yield gauge(catalogue.REMAINING, left_s)
-        yield gauge(catalogue.LAST_STEP, newest.get("time_unix_s", self._first_at))
-        yield gauge(catalogue.SAMPLES_PER_SECOND, samples_per_s)
+        yield gauge("remaining_seconds", left_s)
+        yield gauge("last_step_timestamp_seconds", newest.get("time_unix_s", self._first_at))
+        yield gauge("samples_per_second", samples_per_s)
         tokens = self._tokens_per_sample
         tokens_per_s = samples_per_s * tokens if samples_per_s and tokens else None
-        yield gauge(catalogue.TOKENS_PER_SECOND, tokens_per_s)
-        yield gauge(catalogue.LOSS, newest.get("loss"))
-        yield gauge(catalogue.ACCURACY, self._accuracy)
-        yield gauge(catalogue.TRAINING_ACCURACY, newest.get("logged", {}).get("accuracy"))
-        yield gauge(catalogue.GRADIENT_NORM, newest.get("norm"))
-        yield gauge(catalogue.LEARNING_RATE, newest.get("lr"))
+        yield gauge("tokens_per_second", tokens_per_s)
+        yield gauge("loss", newest.get("loss"))
+        yield gauge("accuracy", self._accuracy)
+        yield gauge("training_accuracy", newest.get("logged", {}).get("accuracy"))
+        yield gauge("gradient_norm", newest.get("norm"))
+        yield gauge("learning_rate", newest.get("lr"))
 
     @property
     def _first_at(self) -> float | None:
@@ -207,25 +188,24 @@ class RunMetrics(Sink):
 
     def _checkpointing(self) -> Iterator[Family]:
         at = self._checkpoint.get("time_unix_s", self._first_at)
-        yield gauge(catalogue.CHECKPOINT_STEP, self._checkpoint.get("step"))
-        yield gauge(catalogue.LAST_CHECKPOINT, at)
-        yield gauge(catalogue.CHECKPOINT_BYTES, self._checkpoint_bytes)
+        yield gauge("checkpoint_step", self._checkpoint.get("step"))
+        yield gauge("last_checkpoint_timestamp_seconds", at)
+        yield gauge("checkpoint_size_bytes", self._checkpoint_bytes)
 
     def _recovering(self) -> Iterator[Family]:
-        yield gauge(catalogue.RESTART_BUDGET, self._restart_limit)
-        yield gauge(catalogue.RESTART_BUDGET_USED, len(self._failures.until(time.time())))
+        yield gauge("restart_budget", self._restart_limit)
+        yield gauge("restart_budget_used", len(self._failures.until(time.time())))
 
     def _running(self) -> Iterator[Family]:
         stage = Stage.IDLE if self._state is None else self._state.stage
         names = self._run_dir.resolve().name, self._job
-        yield gauges(catalogue.RUN_INFO, [(names, 1)])
-        yield gauge(catalogue.RUN_START, self._started_at)
-        stages = (((name,), name == stage.name.lower()) for name in catalogue.RUN_STAGES)
-        yield gauges(catalogue.RUN_STAGE, stages)
-        yield gauge(catalogue.GENERATION, self._generation)
+        yield gauges("run_info", [(names, 1)])
+        yield gauge("run_start_timestamp_seconds", self._started_at)
+        yield gauges("run_stage", (((each.name.lower(),), each is stage) for each in Stage))
+        yield gauge("generation", self._generation)
         counts = {"member": len(self._workers.members), "standby": len(self._workers.standby)}
-        yield gauges(catalogue.WORKERS, (((each,), count) for each, count in counts.items()))
-        yield gauge(catalogue.DESIRED_WORKERS, self._desired_workers)
+        yield gauges("workers", (((each,), count) for each, count in counts.items()))
+        yield gauge("desired_workers", self._desired_workers)
 
 
 class SystemMetrics:
@@ -242,15 +222,15 @@ class SystemMetrics:
         """Give all metrics; see `prometheus_client.registry.Collector`."""
         oldest = time.time() - MAX_AGE_S
         samples = [each for each in self._file.newest().values() if each.time_unix_s > oldest]
-        for metric, field in _OF_HOST.items():
-            yield gauges(metric, (((each.host,), getattr(each, field)) for each in samples))
+        for name, field in _OF_HOST.items():
+            yield gauges(name, (((each.host,), getattr(each, field)) for each in samples))
         gpus = [((each.host, str(gpu.index)), gpu) for each in samples for gpu in each.gpus]
-        yield gauges(catalogue.GPU_INFO, (((*labels, gpu.name), 1) for labels, gpu in gpus))
-        for metric, field in _OF_GPU.items():
-            yield gauges(metric, ((labels, getattr(gpu, field)) for labels, gpu in gpus))
+        yield gauges("gpu_info", (((*labels, gpu.name), 1) for labels, gpu in gpus))
+        for name, field in _OF_GPU.items():
+            yield gauges(name, ((labels, getattr(gpu, field)) for labels, gpu in gpus))
         workers = [((each.host, str(one.rank)), one) for each in samples for one in each.workers]
-        for metric, field in _OF_WORKER.items():
-            yield gauges(metric, ((labels, getattr(one, field)) for labels, one in workers))
+        for name, field in _OF_WORKER.items():
+            yield gauges(name, ((labels, getattr(one, field)) for labels, one in workers))
 
 
 def _cause_of(report: RecoveryReport) -> str:
@@ -268,44 +248,49 @@ def _balance(steps: RecentSteps) -> Iterator[Family]:
     busy_s = [breakdown.busy_s(row) for row in rows]
     speeds = [row["shards"] / busy if busy else 0.0 for row, busy in zip(rows, busy_s, strict=True)]
     shards = [row["shards"] for row in rows]
-    yield gauges(catalogue.WORKER_SHARDS, zip(ranks, shards, strict=True))
+    yield gauges("worker_shards", zip(ranks, shards, strict=True))
     fastest = max(speeds, default=0.0)
     relative = [speed / fastest if fastest else None for speed in speeds]
-    yield gauges(catalogue.WORKER_SPEED, zip(ranks, relative, strict=True))
-    yield gauge(catalogue.IMBALANCE, breakdown.imbalance(busy_s))
+    yield gauges("worker_speed_ratio", zip(ranks, relative, strict=True))
+    yield gauge("imbalance_ratio", breakdown.imbalance(busy_s))
 
 
-def counter(metric: CatalogueMetric, values: Iterable[str] = ()) -> Counter:
+def _of_kind(kind: str) -> list[str]:
+    return [name for name, each in METRICS.items() if each.kind == kind]
+
+
+def counter(name: str) -> Counter:
     """A counter that is in no registry; it begins with 0 for each of the values of its label, so
     that the first rise is seen.
     """
     _omit_times_of_creation()
+    metric = METRICS[name]
     made = Counter(metric.name, metric.text, metric.labels, registry=None)
-    for value in values:
+    for value in metric.values:
         made.labels(value)
     return made
 
 
-def histogram(metric: CatalogueMetric) -> Histogram:
+def histogram(name: str) -> Histogram:
     """A histogram that is in no registry."""
     _omit_times_of_creation()
+    metric = METRICS[name]
     return Histogram(metric.name, metric.text, buckets=metric.buckets, registry=None)
 
 
-def gauge(metric: CatalogueMetric, value: float | None) -> Family:
+def gauge(name: str, value: float | None) -> Family:
     """A gauge without labels; None if it is not known."""
-    return gauges(metric, [((), value)])
+    return gauges(name, [((), value)])
 
 
-def gauges(
-    metric: CatalogueMetric, values: Iterable[tuple[tuple[str, ...], float | None]]
-) -> Family:
+def gauges(name: str, values: Iterable[tuple[tuple[str, ...], float | None]]) -> Family:
     """A gauge with labels.
 
     Args:
-        metric: The gauge.
+        name: The gauge's, without the prefix of all.
         values: The values of its labels, and its own; None where it is not known.
     """
+    metric = METRICS[name]
     family = GaugeMetricFamily(metric.name, metric.text, labels=metric.labels)
     for labels, value in values:
         if value is not None:
@@ -318,26 +303,26 @@ def _omit_times_of_creation() -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-_OF_HOST: Final[dict[CatalogueMetric, str]] = {
-    catalogue.HOST_CPU: "cpu",
-    catalogue.HOST_LOAD: "load",
-    catalogue.HOST_MEMORY: "memory_bytes",
-    catalogue.HOST_MEMORY_LIMIT: "memory_total_bytes",
-    catalogue.HOST_RECEIVE: "network_receive_bytes_per_s",
-    catalogue.HOST_TRANSMIT: "network_transmit_bytes_per_s",
-    catalogue.HOST_READ: "disk_read_bytes_per_s",
-    catalogue.HOST_WRITE: "disk_write_bytes_per_s",
-    catalogue.HOST_SAMPLED: "time_unix_s",
+_OF_HOST: Final[dict[str, str]] = {
+    "host_cpu_ratio": "cpu",
+    "host_load": "load",
+    "host_memory_used_bytes": "memory_bytes",
+    "host_memory_limit_bytes": "memory_total_bytes",
+    "host_network_receive_bytes_per_second": "network_receive_bytes_per_s",
+    "host_network_transmit_bytes_per_second": "network_transmit_bytes_per_s",
+    "host_disk_read_bytes_per_second": "disk_read_bytes_per_s",
+    "host_disk_write_bytes_per_second": "disk_write_bytes_per_s",
+    "host_sample_timestamp_seconds": "time_unix_s",
 }
 """The field of a sample for each metric."""
-_OF_GPU: Final[dict[CatalogueMetric, str]] = {
-    catalogue.GPU_UTILIZATION: "utilization",
-    catalogue.GPU_MEMORY: "memory_bytes",
-    catalogue.GPU_MEMORY_LIMIT: "memory_total_bytes",
-    catalogue.GPU_TEMPERATURE: "temperature_c",
-    catalogue.GPU_POWER: "power_w",
+_OF_GPU: Final[dict[str, str]] = {
+    "gpu_utilization_ratio": "utilization",
+    "gpu_memory_used_bytes": "memory_bytes",
+    "gpu_memory_limit_bytes": "memory_total_bytes",
+    "gpu_temperature_celsius": "temperature_c",
+    "gpu_power_watts": "power_w",
 }
-_OF_WORKER: Final[dict[CatalogueMetric, str]] = {
-    catalogue.WORKER_CPU: "cpu",
-    catalogue.WORKER_MEMORY: "memory_bytes",
+_OF_WORKER: Final[dict[str, str]] = {
+    "worker_cpu_cores": "cpu",
+    "worker_memory_bytes": "memory_bytes",
 }
