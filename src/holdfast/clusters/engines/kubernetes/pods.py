@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from holdfast.errors import EngineError, JobError
 
@@ -25,48 +25,55 @@ NOISE: Final = "command terminated with exit code"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-class _Metadata(BaseModel):
-    name: str
-    deletion: datetime | None = Field(default=None, alias="deletionTimestamp")
-
-
-class _Condition(BaseModel):
+class _Condition(BaseModel, frozen=True):
     type: str
     status: str
 
 
-class _Status(BaseModel):
-    phase: str = ""
-    address: str = Field(default="", alias="podIP")
-    conditions: list[_Condition] = []
-
-
-class _Pod(BaseModel):
-    metadata: _Metadata
-    status: _Status
-
-
-class _Pods(BaseModel):
-    items: list[_Pod]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class Pod(BaseModel, frozen=True):
     """A pod.
 
     Attributes:
         name: Its name.
+        deletion: When it is ended, if that has been decided.
+        phase: Its phase; empty if it has none yet.
         address: Its IP address.
-        lacks: Why nothing can be started in it now; empty if it is running and ready.
-        is_running: True if its containers run.
-        deadline_unix_s: Unix time at which it is ended, if that has been decided.
+        conditions: Its conditions.
     """
 
-    name: str
-    address: str
-    lacks: str
-    is_running: bool
-    deadline_unix_s: float | None
+    name: str = Field(validation_alias=AliasPath("metadata", "name"))
+    deletion: datetime | None = Field(
+        default=None, validation_alias=AliasPath("metadata", "deletionTimestamp")
+    )
+    phase: str = Field(default="", validation_alias=AliasPath("status", "phase"))
+    address: str = Field(default="", validation_alias=AliasPath("status", "podIP"))
+    conditions: tuple[_Condition, ...] = Field(
+        default=(), validation_alias=AliasPath("status", "conditions")
+    )
+
+    @property
+    def is_running(self) -> bool:
+        """True if its containers run."""
+        return self.phase == "Running"
+
+    @property
+    def lacks(self) -> str:
+        """Why nothing can be started in it now; empty if it is running and ready."""
+        if self.deletion is not None:
+            return "is being deleted"
+        if not self.is_running:
+            return f"is {self.phase.lower() or 'in no known state'}"
+        is_ready = any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+        return "" if is_ready else "is not ready"
+
+    @property
+    def deadline_unix_s(self) -> float | None:
+        """Unix time at which it is ended, if that has been decided."""
+        return None if self.deletion is None else self.deletion.timestamp()
+
+
+class _Pods(BaseModel):
+    items: list[Pod]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +111,7 @@ class Pods:
             found = _Pods.model_validate_json(done).items
         except ValidationError as error:
             raise EngineError(f"kubectl has answered what is no list of pods: {error}") from None
-        return sorted(map(_pod, found), key=lambda pod: pod.name)
+        return sorted(found, key=lambda pod: pod.name)
 
     def command(self, pod: str, *words: str) -> list[str]:
         """A command of this host that runs one in a pod, and passes its standard input on."""
@@ -127,22 +134,3 @@ class Pods:
         else:
             return done.stdout
         raise EngineError(f"Kubernetes cannot be asked for pods: {reason}; try: kubectl get pods")
-
-
-def _pod(found: _Pod) -> Pod:
-    status = found.status
-    deletion = found.metadata.deletion
-    is_running = status.phase == "Running"
-    is_ready = any(each.type == "Ready" and each.status == "True" for each in status.conditions)
-    lacks = "" if is_ready else "is not ready"
-    if not is_running:
-        lacks = f"is {status.phase.lower() or 'in no known state'}"
-    if deletion is not None:
-        lacks = "is being deleted"
-    return Pod(
-        name=found.metadata.name,
-        address=status.address,
-        lacks=lacks,
-        is_running=is_running,
-        deadline_unix_s=None if deletion is None else deletion.timestamp(),
-    )
