@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import TypeAdapter
+
 from holdfast.errors import JobError
 
 
@@ -34,53 +36,9 @@ class Published:
         return [f"{self.site}/{file.name}" for file in self.files]
 
 
-PUBLISHED: Final = {
-    "mnist": Published(
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        (
-            PublishedFile(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            PublishedFile(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            PublishedFile(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            PublishedFile(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
-    ),
-    "cifar10": Published(
-        "https://www.cs.toronto.edu/~kriz",
-        (
-            PublishedFile(
-                "cifar-10-python.tar.gz",
-                170_498_071,
-                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-            ),
-        ),
-    ),
-    "cifar100": Published(
-        "https://www.cs.toronto.edu/~kriz",
-        (
-            PublishedFile(
-                "cifar-100-python.tar.gz",
-                169_001_437,
-                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-            ),
-        ),
-    ),
-}
+PUBLISHED: Final = TypeAdapter(dict[str, Published]).validate_json(
+    Path(__file__).with_suffix(".json").read_bytes()
+)
 
 
 def directory(name: str) -> Path:
