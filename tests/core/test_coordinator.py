@@ -10,9 +10,9 @@ from holdfast.core.actions import (
     SendDesiredState,
 )
 from holdfast.core.coordinator import CoordinatorStateMachine
-from holdfast.core.events import ProgressRequested, StatusReceived
+from holdfast.core.events import AgentLost, ProgressRequested, StatusReceived
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Failure, Stage, Status
+from holdfast.core.protocol import Cap, Failure, Stage, Status
 
 POLICY = RecoveryPolicy(world_size=3, min_workers=3)
 WRONG = Failure(cause="has another weight", repeatable=True, state_untrusted=True)
@@ -132,6 +132,88 @@ def test_a_fatal_failure_ends_the_run_at_once():
     (fact,) = opened(cluster.tell("b", failed=failed))
     assert isinstance(fact, RunEnded)
     assert fact.reason == "rank 1 was killed"
+
+
+def out_of_memory(cap):
+    return dataclasses.replace(KILLED, cause="has no memory", error="OutOfMemory", cap=cap)
+
+
+def memory_run(num_shards=8, **policy):
+    policy = dataclasses.replace(POLICY, num_shards=num_shards, **policy)
+    return running(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
+
+
+def test_a_worker_with_memory_for_some_shards_is_started_again_with_a_cap():
+    cluster = memory_run()
+    actions = cluster.tell("b", failed={1: out_of_memory(2)})
+    caps = {1: Cap(host="b", shards=2)}
+    assert opened(actions) == [GenerationOpened(6, HOSTS, caps=caps)]
+    sent = [each.desired.caps for each in actions if isinstance(each, SendDesiredState)]
+    assert sent == [{1: 2}] * 3
+    (second,) = opened(cluster.tell("c", generation=6, failed={2: out_of_memory(0)}))
+    assert second.caps == {**caps, 2: Cap(host="c", shards=0)}
+    assert second.members == {0: "a", 1: "b"}
+
+
+def test_a_worker_without_memory_for_a_shard_is_not_started_again():
+    cluster = memory_run()
+    (first,) = opened(cluster.tell("b", failed={1: out_of_memory(0)}))
+    others = {0: "a", 2: "c"}
+    assert first.members == others
+    # Not on its host when that reports again, nor when another worker fails.
+    assert opened(cluster.tell("b", generation=6, failed={})) == []
+    (second,) = opened(cluster.tell("a", generation=6, failed={0: KILLED}))
+    assert second.members == others
+    # Its rank is free again once its host is lost.
+    (third,) = opened(cluster.run.handle(AgentLost("c"), now=9.0))
+    assert third.members == {0: "a"}
+    assert third.caps == first.caps
+    cluster.run.handle(AgentLost("b"), now=9.0)
+    status = Status(host="d", number=0, capacity=2)
+    (fourth,) = opened(cluster.run.handle(StatusReceived(status), now=10.0))
+    assert fourth.members == {0: "a", 1: "d", 2: "d"}
+    assert fourth.caps == {}
+
+
+def test_two_workers_of_one_generation_without_memory_are_both_left_out():
+    cluster = memory_run()
+    cluster.tell("b", failed={1: out_of_memory(0)})
+    (second,) = opened(cluster.tell("c", failed={2: out_of_memory(0)}))  # of generation 5
+    assert second.members == {0: "a"}
+    assert opened(cluster.tell("c", failed={2: out_of_memory(0)})) == []  # the same report again
+
+
+def test_a_run_ends_when_all_its_workers_have_too_little_memory_together():
+    for last in (3, 0):
+        cluster = memory_run()
+        cluster.tell("a", failed={0: out_of_memory(4)})
+        cluster.tell("b", generation=6, failed={1: out_of_memory(0)})
+        (end,) = opened(cluster.tell("c", generation=7, failed={2: out_of_memory(last)}))
+        assert isinstance(end, RunEnded)
+        assert end.reason == "rank 2 has no memory"
+        assert end.root_cause == (2, out_of_memory(last))
+    cluster = memory_run()
+    cluster.tell("a", failed={0: out_of_memory(4)})
+    cluster.tell("b", generation=6, failed={1: out_of_memory(0)})
+    (entry,) = opened(cluster.tell("c", generation=7, failed={2: out_of_memory(4)}))
+    assert isinstance(entry, GenerationOpened)
+
+
+def test_what_is_known_of_memory_outlives_the_coordinator():
+    policy = dataclasses.replace(POLICY, num_shards=8)
+    caps = {1: Cap(host="b", shards=0)}
+    others = {0: "a", 2: "c"}
+    cluster = Cluster(CoordinatorStateMachine(policy, [GenerationOpened(5, others, caps=caps)], 0))
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    (entry,) = opened(cluster.tell("c", generation=5, stage=Stage.RUN, failed={2: KILLED}))
+    assert entry == GenerationOpened(6, others, caps=caps)
+    # It was told of while the coordinator was away.
+    cluster = Cluster(CoordinatorStateMachine(policy, [GenerationOpened(5, HOSTS)], 0.0))
+    cluster.tell("a", generation=5, stage=Stage.RUN)
+    cluster.tell("c", generation=5, stage=Stage.RUN)
+    failed = {1: out_of_memory(0)}
+    (entry,) = opened(cluster.tell("b", generation=5, stage=Stage.RUN, failed=failed))
+    assert entry == GenerationOpened(6, others, caps=caps)
 
 
 def test_what_follows_from_another_failure_is_not_counted():

@@ -2,9 +2,17 @@
 
 import pytest
 
-from holdfast.core.failures import LEFT_STATUS, Exit, Report, describe, judge, root_cause
+from holdfast.core.failures import (
+    LEFT_STATUS,
+    Exit,
+    Report,
+    describe,
+    judge,
+    memory_advice,
+    root_cause,
+)
 from holdfast.core.protocol import Failure
-from holdfast.errors import BY_NAME, MEANINGS
+from holdfast.errors import BY_NAME, MEANINGS, OutOfMemory
 
 RAISED = Report(error="ValueError", message="no such file", traceback="Traceback …")
 
@@ -42,10 +50,11 @@ def test_an_exception_of_user_code_is_repeatable_and_keeps_its_traceback():
 
 @pytest.mark.parametrize("error", MEANINGS, ids=lambda error: error.__name__)
 def test_every_error_of_ours_means_what_the_table_says(error):
-    failure = judge(exit_of(1, report=Report(error=error.__name__, message="so it was")))
+    report = Report(error=error.__name__, message="so it was")
+    failure = judge(exit_of(1, report=report, advice="lower batch"))
     meaning = MEANINGS[error]
     assert failure == Failure(
-        cause="so it was",
+        cause="so it was" + (": lower batch" if error is OutOfMemory else ""),
         error=error.__name__ if meaning.fatal else "",
         fatal=meaning.fatal,
         repeatable=meaning.repeatable,
@@ -64,11 +73,39 @@ def test_the_seconds_of_a_hang_are_no_part_of_its_cause():
 
 
 def test_a_kill_after_the_kernel_ran_out_of_memory_is_fatal_and_others_are_not():
-    failure = judge(exit_of(-9, exhausted="this machine's memory"))
+    failure = judge(exit_of(-9, exhausted="this machine's memory", advice="lower batch"))
     assert failure.fatal
     assert failure.error == "OutOfMemory"
     assert "rank 1 was OOM-killed (limit: this machine's memory): lower batch" in failure.cause
     assert not judge(exit_of(-11, exhausted="this machine's memory")).fatal
+
+
+@pytest.mark.parametrize("after_failure", [False, True])
+def test_a_worker_whose_shards_others_can_compute_is_capped_when_it_runs_out_of_memory(
+    after_failure,
+):
+    refused = Report(error="OutOfMemory", message="so it was")
+    for how in (
+        {"status": -9, "exhausted": "this machine's memory"},
+        {"status": 1, "report": refused},
+    ):
+        failure = judge(exit_of(**how, cap=3, advice="lower batch", after_failure=after_failure))
+        assert (failure.error, failure.cap) == ("OutOfMemory", 3)
+        assert not failure.fatal
+        assert not failure.is_cascading
+
+
+@pytest.mark.parametrize(
+    ("batch", "shards", "advice"),
+    [
+        (64, 8, "set shards=16 for shards of 4 samples, not 8"),
+        (60, 8, "set shards=15 for shards of 4 samples, not 8"),
+        (64, 64, "lower batch"),
+        (64, 0, "lower batch"),
+    ],
+)
+def test_finer_shards_are_advised_while_there_are_any(batch, shards, advice):
+    assert memory_advice(batch, shards).startswith(f"{advice}, start fewer workers")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan
+from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan, within
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 
@@ -45,6 +45,19 @@ def test_equal_workers_get_equal_shares(num_shards):
     costs = [Cost(0.1, 1.0, num_shards)] * 4
     counts = fastest(costs, num_shards)
     assert max(counts) - min(counts) <= 1
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+def test_a_plan_changes_only_where_it_exceeds_a_cap_and_stays_nearly_even(caps, data):
+    counts = [data.draw(st.integers(1, sum(caps) // len(caps))) for _ in caps]
+    found = within(counts, caps)
+    assert sum(found) == sum(counts)
+    assert all(1 <= count <= cap for count, cap in zip(found, caps, strict=True))
+    if all(count <= cap for count, cap in zip(counts, caps, strict=True)):
+        assert found == tuple(counts)
+        return
+    most = max(found)
+    assert all(n >= most - 1 or n == cap for n, cap in zip(found, caps, strict=True))
 
 
 @given(st.lists(COSTS, min_size=1, max_size=6), st.data())

@@ -12,7 +12,7 @@ import uuid
 
 import pytest
 
-from conftest import FAILING_TASKS, SMALL, holdfast_processes, sampled, wait_until
+from conftest import FAILING_TASKS, SMALL, events_of, holdfast_processes, sampled, wait_until
 from holdfast.job import load
 from holdfast.linux import control_groups
 
@@ -95,8 +95,9 @@ def train(place):
         pytest.param([*OWN, f"task={FAILING_TASKS}:vector_loss"], FAULT_OF_THE_JOB,
                      ["the loss must be a scalar", "take the mean over the shard's samples"],
                      id="loss that is no scalar"),
-        pytest.param([*OWN, f"task={FAILING_TASKS}:hungry"], FAILED_RUN,
-                     ["rank 1 ran out of memory, asking for 4000000000000000 bytes: lower batch"],
+        pytest.param([*OWN, f"task={FAILING_TASKS}:hungry", "on_failure=stop"], FAILED_RUN,
+                     ["rank 1 ran out of memory, asking for 4000000000000000 bytes (see ",
+                      "): set shards=10 for shards of 2 samples, not 4, start fewer workers"],
                      id="allocator refuses"),
         pytest.param(["train", "digits", "--run", "other", "--resume"], FAULT_OF_THE_JOB,
                      ["other is a run with ", "or start a new one"],
@@ -265,10 +266,20 @@ def test_a_run_that_cannot_fit_into_its_control_group_is_refused_before_it_fills
 
 
 def test_a_worker_that_is_oom_killed_is_reported_so(train, limited):
-    status, out, err = train([*OWN, f"task={FAILING_TASKS}:swelling"], limited)
+    job = [*OWN, f"task={FAILING_TASKS}:swelling", "on_failure=stop"]
+    status, out, err = train(job, limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "rank 1 was OOM-killed (limit: the 800.0 MB that " in err[0]
-    assert "): lower batch, start fewer workers or allow more, and resume" in err[0]
+    assert "): set shards=10 for shards of 2 samples, not 4, start fewer workers" in err[0]
+
+
+@pytest.mark.soak
+def test_the_others_train_without_a_worker_that_is_oom_killed(train, limited, place):
+    job = [*OWN, f"task={FAILING_TASKS}:swelling", "--run", "run"]
+    status, _, err = train(job, limited)
+    assert (status, err) == (0, [])
+    (event,) = events_of(place / "run", "worker-out-of-memory")
+    assert (event["rank"], event["cap"]) == (1, 0)
 
 
 @pytest.mark.soak

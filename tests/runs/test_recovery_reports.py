@@ -206,11 +206,15 @@ def test_a_repeated_failure_has_one_report_which_says_that_the_run_failed(faulte
 
 
 @pytest.mark.soak
-def test_a_worker_that_runs_out_of_memory_fails_the_run(faulted):
-    report, _ = faulted({"how": "memory"})
+@pytest.mark.parametrize(("keys", "outcome"), [({}, "recovered"), ({"sync": "ddp"}, "failed")])
+def test_a_worker_that_runs_out_of_memory_ends_the_run_only_where_it_is_needed(
+    faulted, keys, outcome
+):
+    of = "step.ddp:DdpStepper" if keys else "step.tree:TreeStepper"
+    report, _ = faulted({"at": f"holdfast.worker.{of}.begin_shard", "how": "memory"}, **keys)
     [(who, what)] = causes(report)
-    assert (who, report["outcome"]) == ("rank 1", "failed")
-    assert what.startswith("ran out of memory: ")
+    assert (who, report["outcome"]) == ("rank 1", outcome)
+    assert what.startswith("ran out of memory (see rank-1.log): ")
 
 
 @pytest.mark.parametrize("how", sampled(["raise", "kill", "stop"], 1))

@@ -61,7 +61,7 @@ def joined(members):
 
 def begin(members):
     with ThreadPoolExecutor(len(members)) as threads:
-        list(threads.map(lambda each: each[0].begin_generation(slot_bytes=64), members))
+        list(threads.map(lambda each: each[0].begin_generation({}, slot_bytes=64), members))
 
 
 def times(balancing, *per_shard_s):

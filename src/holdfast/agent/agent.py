@@ -267,6 +267,7 @@ class Agent:
         )
         found = self._checkpoints.found
         message = _resume_message(action, self._machine.members, self._key, found)
+        message = message.model_copy(update={"caps": dict(self._machine.caps)})
         standbys = self._machine.standbys
         self._worker_log.standbys_change(workers, standbys, action.start.step)
         # What a worker has left is dropped once the run continues without it.
@@ -391,6 +392,8 @@ class Agent:
             report=worker.report,
             hung=worker.hung,
             exhausted=available().limit if self._oom_kills.look() else "",
+            cap=self._cap_of(worker.rank),
+            advice=self._run.memory_advice,
             cancelled=worker.cancelled,
             halting=self._forming_since is not None,
             after_failure=worker.after_failure,
@@ -398,6 +401,14 @@ class Agent:
             stopping=self._stopping_since is not None,
             run_over=self.exit_reason is not None,
         )
+
+    def _cap_of(self, rank: int) -> int | None:
+        """The most shards of a step that a worker can compute if it has run out of memory now: as
+        many as it had computed, but fewer than the last time.
+        """
+        computed = self._arena[rank, Word.SHARDS]
+        before = self._machine.caps.get(rank, computed + 1)
+        return min(computed, before - 1) if self._run.job.movable_shards else None
 
     def _on_worker_exit(self, worker: WorkerHandle, status: int) -> None:
         del self._workers[worker.number]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.agent.tunnel import Tunnel
+from holdfast.core.failures import memory_advice
 from holdfast.core.placement.shares import Share
 from holdfast.core.protocol import Failure
 from holdfast.hardware.profile import Device
@@ -52,9 +53,17 @@ class RunContext:
         """Name of this host in an event of a run on several hosts."""
         return {"host": self.host} if self.interface else {}
 
+    @property
+    def memory_advice(self) -> str:
+        """What helps if a worker runs out of memory."""
+        shards = self.job.movable_shards
+        batch = self.job.batch if isinstance(self.job, TrainJob) else 0
+        return memory_advice(batch, shards)
+
     def with_host(self, failure: Failure) -> Failure:
         """A failure that may be due to this host, such as data that are absent, with its name."""
-        if not self.interface or not (failure.fatal or failure.repeatable):
+        is_of_host = failure.fatal or failure.repeatable or failure.cap is not None
+        if not self.interface or not is_of_host:
             return failure
         return replace(failure, cause=f"{failure.cause} (host {self.host})")
 

@@ -116,6 +116,14 @@ class WorkerLog:
             unexpected=not end.is_expected and not failure.is_cascading,
             cascading=not end.is_expected and failure.is_cascading,
         )
+        if failure.cap is not None:
+            self._log.event(
+                "worker-out-of-memory",
+                **worker.named,
+                **self._where,
+                planned=self._arena[worker.rank, Word.PLANNED],
+                cap=failure.cap,
+            )
 
     def generation_ends(self, workers: Collection[WorkerHandle], members: Collection[int]) -> None:
         """Note what the workers do, if one of them has waited for long; see `hang_found`."""

@@ -71,7 +71,9 @@ class Word(enum.IntEnum):
     SAMPLES = 12  # committed in this attempt, by all workers
     REDUCED_STEP = 13  # steps committed once the reduced gradient in the root slot is applied
     MEASURING = 14  # 1 while user code measures a batch of an evaluation
+    SHARDS = 15  # computed in the current step; 0 once all of its shards are
     PHASE_TIMES = 16  # the first of one word per phase: nanoseconds spent in it so far
+    PLANNED = 28  # shards in the current plan
     OLDEST_LEFT = 29  # the oldest change whose progress is left; see `arena.intact_replicas`
     INTACT = 30  # steps committed in the worker's replica plus one; 0 while it changes
     LEFT_PROGRESS = 31  # the same for what else it leaves, or its newest change

@@ -38,7 +38,7 @@ class WorkerStatus:
         """Note that this process is the worker now."""
         self[Word.PHASE] = Phase.STARTING
         self[Word.PHASE_SINCE] = time.monotonic_ns()
-        self[Word.MEASURING] = 0
+        self[Word.MEASURING] = self[Word.SHARDS] = self[Word.PLANNED] = 0
 
     def enter(self, phase: Phase) -> Phase:
         """Begin `phase` and add the time spent in the previous one; returns that one."""

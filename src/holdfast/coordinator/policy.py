@@ -39,6 +39,7 @@ def policy_of(job: Job) -> RecoveryPolicy:
         world_size=job.workers,
         min_workers=least,
         start_workers=job.workers if job.hosts > 1 else 0,
+        num_shards=job.movable_shards,
         regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
         heartbeat_s=job.heartbeat.interval_s,
         heartbeat_timeout_s=job.heartbeat.timeout_s or timeout_s,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.protocol import (
+    Cap,
     CheckpointPart,
     CheckpointResult,
     DesiredState,
@@ -27,12 +28,14 @@ class GenerationOpened:
         members: The host of every rank.
         restart_all: True if all its workers are forked again.
         standbys: The ranks on standby meanwhile.
+        caps: The ranks that have run out of memory.
     """
 
     generation: int
     members: Mapping[int, str]
     restart_all: bool = False
     standbys: Mapping[int, Standby] = field(default_factory=dict)
+    caps: Mapping[int, Cap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,6 +395,11 @@ class AgentStateMachine:
         return self._desired.standbys
 
     @property
+    def caps(self) -> Mapping[int, int]:
+        """The most shards of a step for ranks that have run out of memory."""
+        return self._desired.caps
+
+    @property
     def _members_here(self) -> dict[int, AgentWorker]:
         return {rank: each for rank, each in self._workers.items() if rank not in self.standbys}
 

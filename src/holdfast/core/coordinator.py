@@ -254,10 +254,8 @@ class CoordinatorStateMachine:
             if self._finished >= self.members.keys():
                 return self._end("")
             self._checkpoints.on_reported_result(status.checkpoint_result)
-        elif self.stage == HALT and is_state_untrusted(status.failed) and not self._restart_all:
-            # A late failure of the generation before: this one would keep states that are wrong.
-            self._restart_all = True
-            return self._open_generation(now)
+        elif self.stage == HALT and (again := self._on_late_failures(status, now)):
+            return again
         if self._is_behind(status):
             return self._send_desired_state([status.host])
         # The host has reached generation and stage: it is not waited for any more.
@@ -266,6 +264,17 @@ class CoordinatorStateMachine:
             is_decided = self._checkpoints.collect(status, self._members.by_host, now)
             return self._send_desired_state(self._members.hosts) if is_decided else []
         return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
+
+    def _on_late_failures(self, status: Status, now: float) -> list[RunAction]:
+        """Handle failures of the generation before with which this one would not do."""
+        # It would use a worker that has too little memory.
+        if self._members.change_caps(status):
+            return self._on_worker_change(status, now)
+        # It would keep states that are wrong.
+        if is_state_untrusted(status.failed) and not self._restart_all:
+            self._restart_all = True
+            return self._open_generation(now)
+        return []
 
     def _is_behind(self, status: Status) -> bool:
         """True if an agent has not done, or heard of, all that it should."""
@@ -279,6 +288,7 @@ class CoordinatorStateMachine:
 
     def _on_worker_change(self, status: Status, now: float) -> list[RunAction]:
         """Continue with other members: workers have failed, go to standby or come from there."""
+        self._members.change_caps(status)
         self._members.remove(status.failed)
         self._restart_all |= is_state_untrusted(status.failed)
         cause = root_cause(status.failed)
@@ -290,7 +300,7 @@ class CoordinatorStateMachine:
         step = None if self.resume_point is None else self.resume_point.step
         what = f"rank {rank} {failure.cause}"
         # Recovery cannot help against an error that every worker would meet again.
-        if failure.fatal:
+        if failure.fatal or (failure.cap is not None and not self._members.can_compute):
             return self._end(what)
         repeated = self._restart_budget.on_failure(rank, failure, step, now)
         return self._end(repeated) if repeated else self._on_failure(what, now)
@@ -302,6 +312,8 @@ class CoordinatorStateMachine:
         if self._waiting:
             return []
         statuses = self._members.of_generation
+        for status in statuses:
+            self._members.change_caps(status)
         here = (self.generation, RUN)
         training = [each for each in statuses if (each.generation, each.stage) == here]
         # The journal says how the generation was opened. Once a member trains, all were restarted.
@@ -402,7 +414,8 @@ class CoordinatorStateMachine:
         self._checkpoints.on_generation_opened()
         self._waiting = dict.fromkeys(self._members.by_host)
         standbys = self._members.standbys
-        opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys)
+        caps = self._members.caps
+        opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys, caps)
         hosts = [*self._members.hosts, *left]
         # The entry is durable before any agent hears of the generation.
         return [AppendToJournal(opened), *self._send_desired_state(hosts)]
@@ -448,6 +461,7 @@ class CoordinatorStateMachine:
                     stage=self.stage,
                     ranks=self._members.by_host.get(host, ()),
                     standbys=self._members.standbys_of(host),
+                    caps=self._members.most_shards,
                     restart_all=self._restart_all,
                     members=self.members,
                     addresses=self._addresses if self.stage == RUN else {},

@@ -12,9 +12,10 @@ Events, recovery reports and the coordinator use these results and judge nothing
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.core.protocol import Failure
@@ -52,6 +53,9 @@ class Exit:
         report: Its report before its end; None if it ended without one.
         hung: Reason for which its agent killed it as hung; empty if it did not.
         exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
+        cap: The most shards of a step that it has the memory for if it ran out of memory; None if
+            the others cannot compute the rest.
+        advice: What helps if it ran out of memory.
         cancelled: True if its agent killed it for no fault of its own.
         halting: True if its generation was over.
         after_failure: True if it was running when another worker of this host failed, and had not
@@ -66,6 +70,8 @@ class Exit:
     report: Report | None = None
     hung: str = ""
     exhausted: str = ""
+    cap: int | None = None
+    advice: str = ""
     cancelled: bool = False
     halting: bool = False
     after_failure: bool = False
@@ -108,6 +114,9 @@ def judge(end: Exit) -> Failure:
         failure = Failure(cause=cause, error=OutOfMemory.__name__, fatal=True)
     else:
         failure = Failure(cause=describe(end.status), repeatable=-end.status not in _FROM_OUTSIDE)
+    if failure.error == OutOfMemory.__name__:
+        cause = f"{failure.cause}: {end.advice}"
+        return replace(failure, cause=cause, fatal=end.cap is None, cap=end.cap)
     # After another worker's failure this one was bound to end, unless it says something worse.
     counts = failure.fatal or failure.state_untrusted or not end.after_failure or end.hung
     if counts or not end.may_be_cascading:
@@ -136,9 +145,24 @@ def describe(status: int) -> str:
 
 def oom_killed(who: str, exhausted: str) -> str:
     """The message for a process that the kernel has OOM-killed."""
+    return f"{who} was OOM-killed (limit: {exhausted})"
+
+
+def memory_advice(batch: int = 0, movable_shards: int = 0) -> str:
+    """What helps a worker that ran out of memory.
+
+    Args:
+        batch: Samples of a step.
+        movable_shards: Shards of a step, if each is computed by itself.
+    """
+    size = math.ceil(batch / max(movable_shards, 1))
+    finer = math.ceil(size / 2)
+    first = "lower batch"
+    if movable_shards and finer < size:
+        first = f"set shards={math.ceil(batch / finer)} for shards of {finer} samples, not {size}"
     return (
-        f"{who} was OOM-killed (limit: {exhausted}): lower batch, start fewer workers or allow "
-        "more, and resume the run from its last checkpoint"
+        f"{first}, start fewer workers or make the model smaller; or allow more memory and resume "
+        "the run from its last checkpoint"
     )
 
 

@@ -7,6 +7,10 @@ for a while on the workers that are left, if they are enough.
 A worker on standby has a rank, and capacity of its host, and is no member. The world is smaller by
 it, and so may be what the policy requires. If there are too few workers without it, it is a member
 again, fit or not.
+
+A rank that has run out of memory has a cap: the most shards of a step that it can compute on its
+host. With a cap of 0 it has capacity of its host, and neither a worker nor a way back: it would run
+out of memory again. Its cap is dropped with its host.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Final
 
 from holdfast.core.actions import GenerationOpened
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Eviction, Standby, Status
+from holdfast.core.protocol import Cap, Eviction, Standby, Status
 
 NAMED_HOSTS: Final = 3
 """The most hosts that `in_words` names."""
@@ -35,6 +39,7 @@ class Membership:
         members: The host of every rank, in rank order, without ranks that have failed since.
             Others hold it too: it is replaced, not changed.
         standbys: The ranks on standby; likewise replaced, not changed.
+        caps: The ranks that have run out of memory; likewise.
         by_host: The ranks of each host as the newest generation was opened.
         statuses: The newest status of every host that has joined.
     """
@@ -42,6 +47,7 @@ class Membership:
     def __init__(self, policy: RecoveryPolicy, newest: GenerationOpened, now: float) -> None:
         self._policy = policy
         self.standbys = newest.standbys
+        self.caps = newest.caps
         self.members = newest.members
         self.by_host = by_host(newest.members)
         self.statuses: dict[str, Status] = {}
@@ -54,15 +60,41 @@ class Membership:
 
     @property
     def lacks_workers(self) -> bool:
-        """True if there are too few workers to train."""
-        return len(self.members) < self._least
+        """True if there are too few workers to train, or they have too little memory."""
+        return len(self.members) < self._least or not self._have_memory(self.members)
+
+    @property
+    def can_compute(self) -> bool:
+        """True if all workers of a full world together may have the memory for a step."""
+        return len(self.caps) < self._policy.world_size or self._have_memory(self.caps)
+
+    @property
+    def most_shards(self) -> dict[int, int]:
+        """The caps of members."""
+        return {rank: cap.shards for rank, cap in self.caps.items() if rank in self.members}
+
+    def _have_memory(self, ranks: Collection[int]) -> bool:
+        """True if some ranks together have the memory for the shards of a step."""
+        if any(rank not in self.caps for rank in ranks):
+            return True
+        return sum(self.caps[rank].shards for rank in ranks) >= self._policy.num_shards
+
+    @property
+    def _retired(self) -> dict[int, str]:
+        """The host of each rank that has no memory for a shard."""
+        return {rank: cap.host for rank, cap in self.caps.items() if not cap.shards}
+
+    @property
+    def _most(self) -> int:
+        """The most members that a full world has now."""
+        return self._policy.world_size - len(self.standbys) - len(self._retired)
 
     @property
     def _least(self) -> int:
         """The fewest workers to train with."""
         policy = self._policy
         least = max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
-        return min(least, policy.world_size - len(self.standbys))
+        return min(least, self._most)
 
     @property
     def hosts(self) -> dict[str, None]:
@@ -128,6 +160,7 @@ class Membership:
         # Their ranks stay members until the caller opens a generation, which places them elsewhere.
         had_ranks = any(host in self.hosts for host in hosts)
         self._drop_standbys([r for r, each in self.standbys.items() if each.host in hosts])
+        self.caps = {rank: cap for rank, cap in self.caps.items() if cap.host not in hosts}
         for host in hosts:
             self._fenced[host] = None
             if host in self.statuses:
@@ -138,6 +171,17 @@ class Membership:
         """Remove ranks whose workers have failed."""
         self.members = {rank: host for rank, host in self.members.items() if rank not in ranks}
         self._drop_standbys(ranks)
+
+    def change_caps(self, status: Status) -> bool:
+        """Cap the workers of a host that ran out of memory; returns whether there is a change."""
+        found = {
+            rank: Cap(host=status.host, shards=failure.cap)
+            for rank, failure in status.failed.items()
+            if failure.cap is not None and self.members.get(rank) == status.host
+        }
+        before = self.caps
+        self.caps = {**before, **found}
+        return self.caps != before
 
     def change_standbys(self, status: Status) -> bool:
         """Put a rank on standby, or make some members again, as an agent requests; returns whether
@@ -154,7 +198,7 @@ class Membership:
         others = {rank: host for rank, host in self.members.items() if rank != eviction.rank}
         standby = Standby(host=self.members[eviction.rank], eviction=eviction)
         # What `_least` would require with one more on standby.
-        if len(others) >= max(1, min(self._least, policy.world_size - len(self.standbys) - 1)):
+        if len(others) >= max(1, min(self._least, self._most - 1)) and self._have_memory(others):
             self.members = others
             self.standbys = {**self.standbys, eviction.rank: standby}
         return self.standbys is not before
@@ -177,13 +221,14 @@ class Membership:
     def is_growth_due(self, now: float) -> bool:
         """True if a generation with more workers is due now."""
         # A world that would not be larger, or still be too small, is not worth a generation.
-        size = min(self._capacity, self._policy.world_size) - len(self.standbys)
+        without = len(self.standbys) + len(self._retired)
+        size = min(self._capacity, self._policy.world_size) - without
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
         # More capacity may join until then, and is placed with this one.
         if self._grow_at is None:
-            is_full = size + len(self.standbys) == self._policy.world_size
+            is_full = size == self._most
             wait_s = 0.0 if is_full else self._policy.last_call_s
             rested_at = now if self.lacks_workers else self._regrow_from  # then nothing trains
             self._grow_at = max(now + wait_s, rested_at)
@@ -214,13 +259,16 @@ class Membership:
         return [host for host in before if host in self.statuses and host not in self.hosts]
 
     def _place(self, now: float) -> None:
-        on_standby = Counter(each.host for each in self.standbys.values())
-        capacity = {h: status.capacity - on_standby[h] for h, status in self.statuses.items()}
+        retired = self._retired
+        reserved = Counter([*(each.host for each in self.standbys.values()), *retired.values()])
+        capacity = {h: status.capacity - reserved[h] for h, status in self.statuses.items()}
         present = {rank: host for rank, host in self.members.items() if host in capacity}
         # Soon after a failure lost workers are not replaced, if the others are enough to train.
-        if now < self._regrow_from and len(present) >= self._least:
+        are_enough = len(present) >= self._least and self._have_memory(present)
+        if now < self._regrow_from and are_enough:
             capacity = dict(Counter(present.values()))
-        ranks = [rank for rank in range(self._policy.world_size) if rank not in self.standbys]
+        absent = self.standbys.keys() | retired.keys()
+        ranks = [rank for rank in range(self._policy.world_size) if rank not in absent]
         self.members = place(ranks, capacity, present)
 
     def on_resumed(self) -> None:
@@ -240,10 +288,10 @@ class Membership:
         """Cause of the run's end because too few workers have joined in time, or nothing."""
         if self._join_deadline is None or now < self._join_deadline:
             return ""
-        return (
-            f"only {len(self.members)} of {self._least} required workers joined "
-            f"within {self._policy.join_timeout_s:.0f} s"
-        )
+        joined = f"only {len(self.members)} of {self._least} required workers joined"
+        if len(self.members) >= self._least:
+            joined = "the workers have too little memory for all shards, and no other one joined"
+        return f"{joined} within {self._policy.join_timeout_s:.0f} s"
 
     def missing(self) -> str:
         """Number of workers that must still join, in words; empty if there are enough."""
@@ -251,7 +299,7 @@ class Membership:
             return ""
         joined = len(self.members)
         wanted = self._least
-        more = wanted - joined
+        more = max(1, wanted - joined)
         return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
 
     def check_invariants(self, *, is_known: bool) -> None:
@@ -270,6 +318,7 @@ class Membership:
         assert self._capacity == sum(status.capacity for status in self.statuses.values())
         assert not self.standbys.keys() & self.members.keys(), "a rank in two places"
         assert not self._fenced.keys() & {each.host for each in self.standbys.values()}
+        assert not self._retired.keys() & (self.members.keys() | self.standbys.keys())
         assert not is_known or self.members or not self.standbys, "only standbys are left"
 
 

@@ -14,6 +14,7 @@ class RecoveryPolicy:
         world_size: Workers of a full world.
         min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
         start_workers: The fewest workers to begin the run with, if more than that.
+        num_shards: Shards of a step, if any worker can compute each of them; else 0.
         max_failures, window_s: Failures that are tolerated, and in how many seconds.
         max_repeats: Failures that may repeat without progress: a step, or a checkpoint with
             `restart_all`.
@@ -35,6 +36,7 @@ class RecoveryPolicy:
     world_size: int
     min_workers: int
     start_workers: int = 0
+    num_shards: int = 0
     max_failures: int = 10
     window_s: float = 600.0
     max_repeats: int = 2

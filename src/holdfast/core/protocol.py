@@ -41,12 +41,14 @@ class Failure:
 
     Attributes:
         cause: In words, without the rank.
-        error: The class of a fatal error, as in `errors.BY_NAME`; empty for other failures.
+        error: The class with which the run fails, as in `errors.BY_NAME`; empty for `WorkerFailed`.
         traceback: Place of user code on the worker, if that says more than the cause.
         fatal: True if it would happen again on any worker: the run ends with this error.
         repeatable: True if it may happen again on this worker, which caused it itself.
         state_untrusted: True if no worker's state is trusted: all restart from a checkpoint.
         is_cascading: True if another failure, which is counted, has caused it.
+        cap: The most shards of a step that this worker has the memory for, if it ran out of memory
+            and others can compute the rest.
     """
 
     cause: str
@@ -56,6 +58,20 @@ class Failure:
     repeatable: bool = False
     state_untrusted: bool = False
     is_cascading: bool = False
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """The most shards of a step that a rank has the memory for on its host.
+
+    Attributes:
+        host: Its host.
+        shards: How many; 0 if the rank is no member any more.
+    """
+
+    host: str
+    shards: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +315,7 @@ class DesiredState:
         stage: The stage to reach in it.
         ranks: The workers that this agent must run.
         standbys: Ranks that it must keep on standby, if they run, and why.
+        caps: The most shards of a step for ranks that have run out of memory.
         restart_all: True if none of them may be of an older generation: all are forked again.
         members: The host of every rank.
         addresses: Address at which each of them accepts connections of other hosts, at stage RUN.
@@ -316,6 +333,7 @@ class DesiredState:
     stage: Stage
     ranks: tuple[int, ...] = ()
     standbys: Mapping[int, Eviction] = field(default_factory=dict)
+    caps: Mapping[int, int] = field(default_factory=dict)
     restart_all: bool = False
     members: Mapping[int, str] = field(default_factory=dict)
     addresses: Mapping[int, str] = field(default_factory=dict)

@@ -50,6 +50,7 @@ class ScriptJob(RunKeys):
     backup: ClassVar[None] = None
     threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True
+    movable_shards: ClassVar[int] = 0
     records_progress: ClassVar[bool] = False
     tokens_per_sample: ClassVar[None] = None
     has_process_groups: ClassVar[bool] = True

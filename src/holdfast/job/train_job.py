@@ -424,6 +424,11 @@ class TrainJob(TrainRequest):
         return self.data.length if isinstance(self.data, TextData) else None
 
     @property
+    def movable_shards(self) -> int:
+        """Shards of a step that any worker can compute in place of another one; 0 if none are."""
+        return 0 if self.merges_shards or self.restarts_all else self.shards
+
+    @property
     def num_leaves(self) -> int:
         """Leaves of the reduction tree: a shard each, or a worker each where shards are merged."""
         return self.workers if self.merges_shards else self.shards

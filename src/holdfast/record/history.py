@@ -41,6 +41,8 @@ TEMPLATES: Final = {
     "worker-stack": "rank {rank} wrote its stacks",
     "worker-observed": "rank {rank} was {doing}",
     "worker-exited": "rank {rank} {cause}",
+    "worker-out-of-memory": "rank {rank} had too little memory for {planned} shards; from now "
+    "on it computes at most {cap} of a step, and the others the rest",
     "worker-evicted": "rank {rank} is on standby from step {step} on: {reason}",
     "worker-returned": "rank {rank} returned from standby in step {step}",
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
@@ -96,6 +98,7 @@ _MORE: Final = {
     "host-profiled": _ON_HOST,
     "host-not-profiled": _ON_HOST,
     "worker-started": _ON_HOST,
+    "worker-out-of-memory": _ON_HOST,
     "worker-evicted": _ON_HOST,
     "worker-returned": _ON_HOST,
     "worker-observed": {"waits_for": ", and waited for ranks {}"},

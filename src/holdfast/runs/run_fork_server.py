@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.coordinator.policy import policy_of
-from holdfast.core.failures import oom_killed
+from holdfast.core.failures import memory_advice, oom_killed
 from holdfast.errors import HoldfastError, OutOfMemory
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
@@ -123,7 +123,8 @@ class RunForkServer:
             self._exits.tolerate("fork server", ended)
         except HoldfastError:
             if for_memory:
-                raise OutOfMemory(oom_killed("the fork server", available().limit)) from None
+                killed = oom_killed("the fork server", available().limit)
+                raise OutOfMemory(f"{killed}: {memory_advice()}") from None
             raise
         self._tolerated = ended
 

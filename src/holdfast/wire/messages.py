@@ -153,6 +153,8 @@ class ResumeMessage(Message):
     """Address at which the worker of each rank accepts connections, if there are several hosts."""
     key: str = ""
     """Secret of the generation's members, hexadecimal."""
+    caps: dict[int, int] = {}
+    """The most shards of a step of each rank that has run out of memory."""
     standby: Eviction | None = None
     """Cause of this worker's standby; None for a member."""
 

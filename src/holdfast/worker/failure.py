@@ -31,11 +31,8 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
         return FailedMessage(rank=rank, report=report)
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
     kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
-    advice = "lower batch, start fewer workers or make the model smaller"
-    message = (
-        f"rank {rank} ran out of {kind}{f', asking for {asked[1]}' if asked else ''}: "
-        f"{advice}; see rank-{rank}.log for the traceback"
-    )
+    size = f", asking for {asked[1]}" if asked else ""
+    message = f"rank {rank} ran out of {kind}{size} (see rank-{rank}.log)"
     return FailedMessage(rank=rank, report=Report(error=OutOfMemory.__name__, message=message))
 
 

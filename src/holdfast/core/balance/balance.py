@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.core.balance.estimate import Estimate, median
-from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan
+from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan, within
 from holdfast.core.balance.times import StepTimes
 from holdfast.errors import JobError
 
@@ -46,6 +46,7 @@ class Balance:
             partial sums that they leave.
         policy: Chooses the counts instead, in every step; None for the fastest ones.
         is_fixed: True if the first plan stays, whatever is measured.
+        caps: The most shards of each worker; by default all.
         fits: True if the memory is enough for a plan.
     """
 
@@ -57,12 +58,14 @@ class Balance:
         policy: Policy | None = None,
         *,
         is_fixed: bool = False,
+        caps: Sequence[int] = (),
         fits: Callable[[Sequence[int]], bool] = lambda _: True,
     ) -> None:
         self._policy = policy
         self._is_fixed = is_fixed
         self._fits = fits
         self._num_shards = num_shards
+        self._caps = caps or [num_shards] * len(counts)
         self._hosts = hosts
         self.counts = tuple(counts)
         self.estimates = [Estimate() for _ in counts]
@@ -88,7 +91,9 @@ class Balance:
                 self.counts = self._chosen(self._policy, costs)
                 return
         elif scores:
-            costs = [Cost(0.0, 1 / score, self._num_shards) for score in scores]
+            costs = [
+                Cost(0.0, 1 / score, cap) for score, cap in zip(scores, self._caps, strict=True)
+            ]
         else:
             return
         self.counts = self._fitting(costs, fastest(costs, self._num_shards)) or self.counts
@@ -121,8 +126,8 @@ class Balance:
     def costs(self) -> list[Cost]:
         """Cost of a step for each worker, once that was measured."""
         return [
-            Cost(estimate.fixed_s, estimate.per_shard_s, self._num_shards)
-            for estimate in self.estimates
+            Cost(estimate.fixed_s, estimate.per_shard_s, cap)
+            for estimate, cap in zip(self.estimates, self._caps, strict=True)
         ]
 
     def _plan(self, errors: float) -> None:
@@ -165,7 +170,7 @@ class Balance:
         if isinstance(chosen, Sequence) and len(chosen) == len(costs):
             is_plan = all(type(count) is int and count > 0 for count in chosen)
             if is_plan and sum(chosen) == self._num_shards:
-                return tuple(chosen)
+                return within(chosen, self._caps)
         raise JobError(
             f"the balance policy returned {chosen!r:.200}; it must return a list of {len(costs)} "
             f"whole numbers, each at least 1 and {self._num_shards} in all"

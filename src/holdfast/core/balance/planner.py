@@ -88,6 +88,13 @@ def fastest(costs: Sequence[Cost], num_shards: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def within(counts: Sequence[int], caps: Sequence[int]) -> tuple[int, ...]:
+    """Counts that exceed no cap: the same, or else as even as the caps allow."""
+    if all(count <= cap for count, cap in zip(counts, caps, strict=True)):
+        return tuple(counts)
+    return fastest([Cost(0.0, 1.0, cap) for cap in caps], sum(counts))
+
+
 def level(costs: Sequence[Cost], num_shards: int) -> float:
     """End of all workers if shards could be divided: no plan is faster."""
     # Up to a time, workers have computed a number of shards that rises with pieces of a constant

@@ -64,6 +64,8 @@ class StragglerFinder:
             return None
         # It must leave only if the others alone are as fast as all together with the best plan.
         shards = self._num_shards
+        if sum(cost.cap for cost in others) < shards:
+            return None
         step_s = makespan(others, fastest(others, shards))
         if step_s > makespan(costs, fastest(costs, shards)):
             return None

@@ -279,6 +279,7 @@ class TrainingLoop:
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
         member.context.failpoints.at_step(member.joined.replica)
         self._record_plan()
+        self._status[Word.PLANNED] = len(self._member.shards)
         # More than one round only if a result is in doubt: then the next work is to compute it
         # again.
         while True:
@@ -288,6 +289,8 @@ class TrainingLoop:
                 self._status.enter(Phase.DATA)
                 with nullcontext() if work.is_check else self._stopwatch.shard():
                     yield from self._computed(work, self._read(work))
+                self._status[Word.SHARDS] += 1
+            self._status[Word.SHARDS] = 0
             if self._commit():
                 return
 

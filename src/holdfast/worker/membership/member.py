@@ -261,7 +261,7 @@ class Member:
         # From here on this worker can be aborted, and can meet the members at barriers.
         enter_group(self.group, self._agent, self._listener, resume)
         if self.models is None:
-            self.balancing.begin_generation()
+            self.balancing.begin_generation(resume.caps)
             return  # a task that trains nothing
         is_first_member = self.group.member_index == 0
         # Memory is allocated for even shares; the balance may move shards between workers later.
@@ -304,7 +304,9 @@ class Member:
             self._on_state_loaded()
         self.joined.state.replicas.tolerates = self._unlike is not None
         # All members have the same progress now, so all make the same plan.
-        self.balancing.begin_generation(sections.slot_bytes)  # from the costs that all know now
+        self.balancing.begin_generation(
+            resume.caps, sections.slot_bytes
+        )  # from the costs that all know now
         self.breakdown.begin_generation()
         self.joined.stepper.assign(self.progress.step, self.balancing.plan)
         self.joined.stepper.resume(self.progress.step)

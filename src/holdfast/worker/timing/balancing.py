@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.core.balance.balance import Balance, Policy
+from holdfast.core.balance.planner import within
 from holdfast.core.balance.stragglers import Straggler, StragglerFinder
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
@@ -62,23 +63,27 @@ class Balancing:
         self.unscored: tuple[int, ...] = ()
         self._stragglers: StragglerFinder | None = None
         self._members: tuple[int, ...] = ()
+        self._caps: Sequence[int] = ()
         self._balance: Balance | None = None
         self._spare_slots: int | None = None
         self._policy = (
             None if self._job.balance in BALANCES else policy_of(self._job.balance, run_dir)
         )
 
-    def begin_generation(self, slot_bytes: int = 0) -> None:
+    def begin_generation(self, caps: Mapping[int, int], slot_bytes: int = 0) -> None:
         """Plan for the members of a new generation.
 
         Args:
+            caps: The most shards of ranks that have run out of memory.
             slot_bytes: Memory of one partial sum; 0 if nothing is trained.
 
         Raises:
             Aborted: The generation is over.
         """
         self._members = members = self._group.members
-        self.plan = self._job.plan(len(members))
+        shards = self._job.shards
+        self._caps = [caps.get(rank, shards) for rank in members]
+        self.plan = Plan(counts=within(self._job.plan(len(members)).counts, self._caps))
         self.straggler = None
         self.unscored = ()
         self.ignore_step()  # what remains of it may not be divided by the plan
@@ -110,7 +115,13 @@ class Balancing:
             return all(more - before <= most for more, before, most in limits)
 
         return Balance(
-            self._job.shards, even.counts, hosts, self._policy, is_fixed=is_fixed, fits=fits
+            self._job.shards,
+            even.counts,
+            hosts,
+            self._policy,
+            is_fixed=is_fixed,
+            caps=self._caps,
+            fits=fits,
         )
 
     def _exchanged(self, slot_bytes: int) -> tuple[list[float], list[int]]:
