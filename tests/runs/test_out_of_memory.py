@@ -2,8 +2,10 @@
 
 import pytest
 from test_recovery import assert_each_step_once
+from typer.testing import CliRunner
 
 from conftest import TASKS, events_of, sampled
+from holdfast.cli import app
 from holdfast.errors import OutOfMemory
 
 STEPS = 8
@@ -40,6 +42,8 @@ def test_a_worker_out_of_memory_computes_fewer_shards_or_none(
     starts = [event["rank"] for event in events_of(tmp_path / "run", "worker-started")]
     assert starts.count(1) == (2 if most else 1), "it is started again only if it can compute"
     assert_each_step_once(tmp_path / "run", STEPS)
+    shown = CliRunner().invoke(app.app, ["breakdown", str(tmp_path / "run")]).output
+    assert f"rank 1 ran out of memory: it computes at most {most} shards of a step" in shown
 
 
 def test_a_shard_that_fits_nowhere_ends_the_run_with_what_helps(train, tmp_path):

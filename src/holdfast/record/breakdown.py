@@ -136,3 +136,22 @@ def bottleneck(events: Iterable[Mapping[str, Any]]) -> str | None:
     """
     found = [event for event in events if event.get("event") == "bottleneck-found"]
     return f"{found[-1]['bottleneck']}: {found[-1]['text']}" if found else None
+
+
+def caps(events: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """The most shards of a step of each rank that has run out of memory on its host.
+
+    Args:
+        events: The lines of `events.jsonl`.
+    """
+    found: dict[int, tuple[str | None, int]] = {}
+    for event in events:
+        match event:
+            case {"event": "run-started"}:
+                found.clear()
+            case {"event": "worker-out-of-memory", "rank": int(rank), "cap": int(cap)}:
+                found[rank] = (event.get("host"), cap)
+            case {"event": "worker-started", "rank": int(rank)} if rank in found:
+                if event.get("host") != found[rank][0]:
+                    del found[rank]
+    return {rank: cap for rank, (_, cap) in sorted(found.items())}

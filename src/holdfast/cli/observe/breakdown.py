@@ -25,7 +25,9 @@ def breakdown(
     steps: Annotated[int, typer.Option(min=1, help="How many of the last steps to average.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show the time that each worker spends in each phase of a step, and the bottleneck."""
+    """Show the time that each worker spends in each phase of a step, which of them lack memory, and
+    the bottleneck.
+    """
     path = run_directory(run)
     rows = observed.rows(json_lines.read(path / METRICS), steps)
     if not rows:
@@ -33,13 +35,17 @@ def breakdown(
             f"{path} has recorded no step: scripts have none, and other runs have none before "
             "their first; pass another run directory"
         )
-    bottleneck = observed.bottleneck(json_lines.read(path / EVENTS))
+    events = list(json_lines.read(path / EVENTS))
+    bottleneck = observed.bottleneck(events)
+    caps = observed.caps(events)
     if as_json:
-        print(json.dumps({"workers": rows, "bottleneck": bottleneck}))
+        print(json.dumps({"workers": rows, "caps": caps, "bottleneck": bottleneck}))
         return
     console = Console()
     console.width = max(console.width, MIN_WIDTH) if not console.is_terminal else console.width
     console.print(_table(rows))
+    for rank, cap in caps.items():
+        print(f"rank {rank} ran out of memory: it computes at most {cap} shards of a step")
     if bottleneck:
         print(bottleneck)
 
