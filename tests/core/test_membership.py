@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.actions import GenerationOpened
 from holdfast.core.membership import Membership, place
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Eviction, Status
+from holdfast.core.protocol import Eviction, Failure, Status
 
 
 def test_neighbours_share_a_host() -> None:
@@ -91,3 +91,36 @@ def test_where_all_restart_all_are_members() -> None:
     members.reassign_ranks(1.0, restart_all=True)
     assert list(members.members) == [0, 1, 2, 3]
     assert not change(membership(min_workers=4, restart_all=True), eviction=slow(1))
+
+
+def capped(members: Membership, *ranks: int, shards: int) -> None:
+    failed = {rank: Failure(cause="has no memory", cap=shards) for rank in ranks}
+    assert members.change_caps(Status(host="a", number=1, capacity=4, failed=failed))
+    members.remove(failed)
+    members.reassign_ranks(1.0, restart_all=False)
+
+
+def test_a_rank_without_memory_for_a_shard_is_not_waited_for_and_uses_capacity() -> None:
+    members = membership(min_workers=4, num_shards=8)
+    capped(members, 1, shards=0)
+    assert list(members.members) == [0, 2, 3]
+    assert not members.lacks_workers
+    assert not members.is_growth_due(1.0), "its rank is not given to another worker"
+    members.reassign_ranks(2.0, restart_all=True)
+    assert list(members.members) == [0, 2, 3]
+
+
+def test_members_with_too_little_memory_together_wait_for_one_that_is_absent() -> None:
+    members = membership(min_workers=1, num_shards=8)
+    capped(members, 0, 1, 2, shards=2)
+    assert list(members.members) == [0, 1, 2, 3]
+    assert members.most_shards == {0: 2, 1: 2, 2: 2}
+    assert not change(members, eviction=slow(3)), "the others lack the memory"
+    members.remove({3: None})
+    assert members.lacks_workers
+    assert members.can_compute
+    assert members.missing() == "1 more worker (3 of 4 joined)"
+    members.reassign_ranks(2.0, restart_all=False)
+    assert not members.lacks_workers
+    capped(members, 3, shards=1)
+    assert not members.can_compute

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.balance.balance import Balance
 from holdfast.core.balance.planner import Cost, fastest, makespan
+from holdfast.core.balance.stragglers import SLOW_STEPS, StragglerFinder
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step.plan import Plan
 
@@ -84,3 +85,26 @@ def test_a_change_under_noise_is_followed_nearly_always():
         steps.run(8)
         good += steps.of_best() >= 0.95
     assert good >= 17
+
+
+def test_no_plan_exceeds_the_cap_of_a_fast_worker():
+    steps = Steps([8, 1], 16)
+    steps.balance = Balance(16, (4, 12), [range(2)], caps=[4, 16])
+    for _ in range(20):
+        steps.run(1)
+        assert steps.balance.counts == (4, 12)
+
+
+def test_a_plan_of_a_policy_that_exceeds_a_cap_is_replaced():
+    for chosen, counts in (((6, 2), (4, 4)), ((3, 5), (3, 5))):
+        balance = Balance(8, (4, 4), [range(2)], lambda *_, plan=chosen: plan, caps=[4, 8])
+        balance.observe([StepTimes(1), StepTimes(1)])
+        assert balance.counts == counts
+
+
+def test_a_slow_worker_stays_where_the_others_lack_the_memory_for_its_shards():
+    for cap, is_found in ((8, True), (7, False)):
+        finder = StragglerFinder((0, 1), 8)
+        costs = [Cost(0.0, 0.01, cap), Cost(0.0, 1.0, 8)]
+        found = [finder.observe(costs) for _ in range(SLOW_STEPS)]
+        assert (found[-1] is not None) == is_found

@@ -276,8 +276,8 @@ def test_a_worker_that_is_oom_killed_is_reported_so(train, limited):
 @pytest.mark.soak
 def test_the_others_train_without_a_worker_that_is_oom_killed(train, limited, place):
     job = [*OWN, f"task={FAILING_TASKS}:swelling", "--run", "run"]
-    status, _, err = train(job, limited)
-    assert (status, err) == (0, [])
+    status, _, _ = train(job, limited)
+    assert status == 0
     (event,) = events_of(place / "run", "worker-out-of-memory")
     assert (event["rank"], event["cap"]) == (1, 0)
 

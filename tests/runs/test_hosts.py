@@ -390,6 +390,23 @@ def test_the_world_continues_smaller_and_grows_again(begin, alone, tmp_path, pol
     assert loaded == {policy == "restart"}
 
 
+@pytest.mark.parametrize(("workers", "most"), sampled([(2, 0), (4, 0), (4, 1)]))
+def test_a_host_without_memory_for_its_shards_leaves_them_to_the_others(
+    begin, alone, tmp_path, workers, most
+):
+    task = f"{Path(__file__).with_name('memory_tasks.py')}:main"
+    job = [task, "shards=8", "batch=32", f"workers={workers}"]
+    last = workers - 1
+    params = {"most": [[last, most]], "since": 2, "steps": 12}
+    first, agents, _ = begin(2, job=[*job, f"params={json.dumps(params)}"])
+    assert [each.wait(120) for each in (first, *agents)] == [0, 0]
+    fault_free = json.dumps(params | {"most": []})
+    assert result_of(tmp_path)["weights_sha256"] == alone(f"params={fault_free}", job=job)
+    (event,) = events_of(tmp_path / "host-2", "worker-out-of-memory")
+    assert (event["rank"], event["cap"]) == (last, most)
+    assert sizes(tmp_path) == [workers, workers if most else last]
+
+
 @pytest.mark.soak
 def test_a_lost_host_ends_a_run_that_must_stop(begin, tmp_path):
     first, (_, other), _ = begin(3, "workers=3", "epochs=40", "on_failure=stop")

@@ -27,12 +27,15 @@ def undisturbed(train):
 
 
 @pytest.mark.parametrize("since", sampled([0, 2], 1))
-@pytest.mark.parametrize("balance", sampled(["even", "dynamic"], 1))
+@pytest.mark.parametrize(
+    "how",
+    sampled([{"balance": "even"}, {"balance": "dynamic"}, {"exchange": "mapped"}], 1),
+)
 @pytest.mark.parametrize("most", sampled([0, 2], 0, 1))
 def test_a_worker_out_of_memory_computes_fewer_shards_or_none(
-    train, undisturbed, tmp_path, most, balance, since
+    train, undisturbed, tmp_path, most, how, since
 ):
-    keys = TASK | {"balance": balance, "params": params({1: most}, since)}
+    keys = TASK | how | {"params": params({1: most}, since)}
     run = train(**keys, workers=2, run_dir=tmp_path / "run")
 
     assert (run["status"], run["weights_sha256"]) == ("finished", undisturbed)

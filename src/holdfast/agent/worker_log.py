@@ -116,7 +116,7 @@ class WorkerLog:
             unexpected=not end.is_expected and not failure.is_cascading,
             cascading=not end.is_expected and failure.is_cascading,
         )
-        if failure.cap is not None:
+        if failure.cap is not None and not end.is_expected:
             self._log.event(
                 "worker-out-of-memory",
                 **worker.named,

@@ -298,8 +298,8 @@ class Membership:
         if not self.lacks_workers:
             return ""
         joined = len(self.members)
-        wanted = self._least
-        more = max(1, wanted - joined)
+        wanted = max(self._least, joined + 1)
+        more = wanted - joined
         return f"{more} more worker{'s'[: more > 1]} ({joined} of {wanted} joined)"
 
     def check_invariants(self, *, is_known: bool) -> None:
