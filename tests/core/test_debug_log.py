@@ -2,11 +2,12 @@
 
 import pytest
 
+from holdfast.core.actions import AppendToJournal, GenerationOpened
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, action_in_words, check, event_in_words
 from holdfast.core.events import AgentLost, Disconnected, StatusReceived, StopReceived, Tick
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Draft, Failure, Stage, Status, StoredCheckpoint
+from holdfast.core.protocol import Cap, Draft, Failure, Stage, Status, StoredCheckpoint
 
 
 def log_of(workers=1, most=100):
@@ -104,3 +105,6 @@ def test_actions_in_words():
         "record generation 1 {0: a}",
         "ask a for HALT in generation 1, ranks [0]",
     ]
+    caps = {1: Cap(host="a", shards=2)}
+    recorded = action_in_words(AppendToJournal(GenerationOpened(2, {0: "a"}, caps=caps)))
+    assert recorded == "record generation 2 {0: a}, rank 1 capped at 2"

@@ -6,6 +6,7 @@ committed twice or taken back, workers of one generation that differ.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -352,6 +353,28 @@ def test_a_storm_of_faults_costs_time_and_nothing_else(seed: int) -> None:
     inject_at_random(simulation, faults=60, until=200)
     simulation.run_until(5000)
     assert_finished(simulation, 400)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_finishes_though_workers_run_out_of_memory_among_other_faults(seed: int) -> None:
+    cluster = Cluster(hosts=4, capacity=2, num_steps=300, loss=(0.0, 0.1)[seed % 2])
+    least = (8, 1)[seed // 2 % 2]
+    policy = RecoveryPolicy(
+        world_size=8, min_workers=least, max_failures=10**6, num_shards=16, regrow_delay_s=1.0
+    )
+    simulation = Simulation(cluster, policy, seed)
+    chance = random.Random(seed)
+
+    def exhaust() -> None:
+        workers = [each for each in simulation.living_workers() if each.rank < 4]
+        for worker in workers[: chance.randrange(3)]:
+            simulation.exhaust_worker(worker, chance.randrange(3))
+
+    inject_at_random(simulation, faults=20 * (seed // 4), until=100)
+    for time in range(5, 100, 8):
+        simulation.at(time, exhaust)
+    simulation.run_until(5000)
+    assert_finished(simulation, 300)
 
 
 def test_one_seed_is_one_history() -> None:

@@ -147,6 +147,7 @@ def _entry_in_words(entry: JournalEntry) -> str:
         case GenerationOpened():
             how = ", all restart" if entry.restart_all else ""
             how += f", standbys {list(entry.standbys)}" if entry.standbys else ""
+            how += "".join(f", rank {r} capped at {c.shards}" for r, c in entry.caps.items())
             members = ", ".join(f"{rank}: {host}" for rank, host in entry.members.items())
             return f"record generation {entry.generation} {{{members}}}{how}"
         case RunEnded():

@@ -9,8 +9,9 @@ it, and so may be what the policy requires. If there are too few workers without
 again, fit or not.
 
 A rank that has run out of memory has a cap: the most shards of a step that it can compute on its
-host. With a cap of 0 it has capacity of its host, and neither a worker nor a way back: it would run
-out of memory again. Its cap is dropped with its host.
+host. With a cap of 0 it is retired: it has capacity of its host, and neither a worker nor a way
+back, since it would run out of memory again. The run does not wait for it. Once its host is lost it
+may be placed on another one, which ends its cap.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Membership:
     @property
     def can_compute(self) -> bool:
         """True if all workers of a full world together may have the memory for a step."""
-        return len(self.caps) < self._policy.world_size or self._have_memory(self.caps)
+        # A rank whose host is lost may be placed on one with more.
+        known = [rank for rank, cap in self.caps.items() if cap.host in self.statuses]
+        return len(known) < self._policy.world_size or self._have_memory(known)
 
     @property
     def most_shards(self) -> dict[int, int]:
@@ -113,7 +116,8 @@ class Membership:
         state of its workers is old.
         """
         host = status.host
-        is_known = host in self.statuses or host in self.hosts
+        has_retired = host in self._retired.values()
+        is_known = host in self.statuses or host in self.hosts or has_retired
         return host in self._fenced or (status.generation > 0 and not is_known)
 
     def join(self, status: Status) -> bool:
@@ -160,7 +164,6 @@ class Membership:
         # Their ranks stay members until the caller opens a generation, which places them elsewhere.
         had_ranks = any(host in self.hosts for host in hosts)
         self._drop_standbys([r for r, each in self.standbys.items() if each.host in hosts])
-        self.caps = {rank: cap for rank, cap in self.caps.items() if cap.host not in hosts}
         for host in hosts:
             self._fenced[host] = None
             if host in self.statuses:
@@ -221,14 +224,15 @@ class Membership:
     def is_growth_due(self, now: float) -> bool:
         """True if a generation with more workers is due now."""
         # A world that would not be larger, or still be too small, is not worth a generation.
-        without = len(self.standbys) + len(self._retired)
+        retired = [host for host in self._retired.values() if host in self.statuses]
+        without = len(self.standbys) + len(retired)
         size = min(self._capacity, self._policy.world_size) - without
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
         # More capacity may join until then, and is placed with this one.
         if self._grow_at is None:
-            is_full = size == self._most
+            is_full = size + without == self._policy.world_size
             wait_s = 0.0 if is_full else self._policy.last_call_s
             rested_at = now if self.lacks_workers else self._regrow_from  # then nothing trains
             self._grow_at = max(now + wait_s, rested_at)
@@ -259,17 +263,26 @@ class Membership:
         return [host for host in before if host in self.statuses and host not in self.hosts]
 
     def _place(self, now: float) -> None:
-        retired = self._retired
+        retired = {rank: host for rank, host in self._retired.items() if host in self.statuses}
         reserved = Counter([*(each.host for each in self.standbys.values()), *retired.values()])
         capacity = {h: status.capacity - reserved[h] for h, status in self.statuses.items()}
-        present = {rank: host for rank, host in self.members.items() if host in capacity}
+        absent = self.standbys.keys() | retired.keys()
+        present = {
+            rank: host
+            for rank, host in self.members.items()
+            if host in capacity and rank not in absent
+        }
         # Soon after a failure lost workers are not replaced, if the others are enough to train.
         are_enough = len(present) >= self._least and self._have_memory(present)
         if now < self._regrow_from and are_enough:
             capacity = dict(Counter(present.values()))
-        absent = self.standbys.keys() | retired.keys()
         ranks = [rank for rank in range(self._policy.world_size) if rank not in absent]
         self.members = place(ranks, capacity, present)
+        self.caps = {
+            rank: cap
+            for rank, cap in self.caps.items()
+            if self.members.get(rank, cap.host) == cap.host
+        }
 
     def on_resumed(self) -> None:
         """Note that the run has trained, with all workers that it needs to begin."""

@@ -142,11 +142,12 @@ class Agents:
         """The disk of an agent's host."""
         return self._agents[name].disk
 
-    def kill_worker(self, worker: SimulatedWorker, cause: str) -> None:
+    def kill_worker(self, worker: SimulatedWorker, cause: str, cap: int | None = None) -> None:
         """Kill a worker; its agent sees it in a millisecond."""
         self._timeline.note(f"rank {worker.rank} on {worker.host} dies: {cause}")
         self._die(worker)
-        exited = events.WorkerExited(worker.rank, worker.process, Failure(cause=cause))
+        failure = Failure(cause=cause, cap=cap)
+        exited = events.WorkerExited(worker.rank, worker.process, failure)
         self._timeline.after(0.001, self._tell, worker.host, exited)
 
     def hang_worker(self, worker: SimulatedWorker) -> None:

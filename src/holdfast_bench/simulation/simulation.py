@@ -111,6 +111,10 @@ class Simulation:
         """Kill a worker; its agent sees it in a millisecond."""
         self._agents.kill_worker(worker, "SIGKILL")
 
+    def exhaust_worker(self, worker: SimulatedWorker, cap: int) -> None:
+        """Have a worker run out of memory, with the memory for `cap` shards."""
+        self._agents.kill_worker(worker, "out of memory", cap)
+
     def hang_worker(self, worker: SimulatedWorker) -> None:
         """Hang a worker; its agent kills it once that is certain."""
         self._agents.hang_worker(worker)
