@@ -106,9 +106,9 @@ def table() -> list[tuple[str, float, float]]:
     outside = sum(size for name, size in sizes.items() if name not in in_runs)
     benchmarks = sum(len(lines_of(name)) for name in sources("holdfast_bench"))
     return [
-        ("lines of the product", sum(sizes.values()), 75_700),
+        ("lines of the product", sum(sizes.values()), 76_050),
         ("  of these in no process of a run", outside, 22_000),
-        ("lines of the benchmarks", benchmarks, 15_750),
+        ("lines of the benchmarks", benchmarks, 16_150),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 190),
         ("most lines of a module", max(sizes.values()), 500),
