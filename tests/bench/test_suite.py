@@ -24,7 +24,7 @@ def commands():
 
 
 def test_every_benchmark_has_a_module_and_a_command():
-    assert {*BY_NAME, "all", "compare"} == commands().keys()
+    assert {*BY_NAME, "all", "compare", "cost"} == commands().keys()
     for name in BY_NAME:
         assert importlib.util.find_spec(f"holdfast_bench.{name}") is not None
 

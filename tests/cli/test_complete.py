@@ -46,10 +46,10 @@ def test_a_completion_is_a_process_that_does_not_import_torch(tmp_path):
         ("holdfast train digits --te", ["--tee"]),
         (
             "holdfast train digits nume",
-            ["numerics=", "numerics=exact", "numerics=portable", "numerics=fast"],
+            ["numerics=", "numerics=exact", "numerics=portable", "numerics=mixed", "numerics=fast"],
         ),
         ("holdfast train digits numerics=f", ["numerics=fast"]),
-        ("holdfast train digits numerics =", ["exact", "portable", "fast"]),
+        ("holdfast train digits numerics =", ["exact", "portable", "mixed", "fast"]),
         ("holdfast train digits numerics = e", ["exact"]),
         ("holdfast train digits optimizer.l", ["optimizer.lr=", "optimizer.lr=0.004"]),
         ("holdfast train mine.yaml optimizer.l", ["optimizer.lr=", "optimizer.lr=0.5"]),

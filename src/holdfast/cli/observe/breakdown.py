@@ -25,9 +25,7 @@ def breakdown(
     steps: Annotated[int, typer.Option(min=1, help="How many of the last steps to average.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show the time that each worker spends in each phase of a step, which of them lack memory, and
-    the bottleneck.
-    """
+    """Show the time that each worker spends in each phase of a step, and the bottleneck."""
     path = run_directory(run)
     rows = observed.rows(json_lines.read(path / METRICS), steps)
     if not rows:
