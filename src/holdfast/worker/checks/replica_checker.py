@@ -42,7 +42,7 @@ class ReplicaChecker:
     Attributes:
         in_doubt: True if replicas differ, so that this one may contain gradients of a wrong one.
         tolerates: True if the members may compute other bits, so that a difference is only noted.
-        differ: True if such a difference was noted since the newest `begin`.
+        differ: True if such a difference was noted in this generation, since the newest `begin`.
     """
 
     def __init__(self, replica: Replica, group: Group, step: int) -> None:
@@ -54,6 +54,11 @@ class ReplicaChecker:
         self._overwritten: list[tuple[int, int]] = []
         self.tolerates = False
         self.begin(step)
+
+    def begin_generation(self, *, tolerates: bool) -> None:
+        """Set what happens if replicas differ; nothing is noted yet, on any member."""
+        self.tolerates = tolerates
+        self.differ = False
 
     def begin(self, step: int) -> None:
         """Note that all replicas are equal after `step` steps, because all come from one."""

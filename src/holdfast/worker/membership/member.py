@@ -302,11 +302,9 @@ class Member:
             self.joined.state.on_state_loaded()
         elif not keeps_state:
             self._on_state_loaded()
-        self.joined.state.replicas.tolerates = self._unlike is not None
-        # All members have the same progress now, so all make the same plan.
-        self.balancing.begin_generation(
-            resume.caps, sections.slot_bytes
-        )  # from the costs that all know now
+        self.joined.state.replicas.begin_generation(tolerates=self._unlike is not None)
+        # All members have the same progress now, also the same costs, so all make the same plan.
+        self.balancing.begin_generation(resume.caps, sections.slot_bytes)
         self.breakdown.begin_generation()
         self.joined.stepper.assign(self.progress.step, self.balancing.plan)
         self.joined.stepper.resume(self.progress.step)
