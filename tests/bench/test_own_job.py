@@ -15,6 +15,7 @@ def own(*words, **options):
     return OwnJob(words=words, **given)
 
 
+@pytest.mark.full
 def test_a_job_is_run_under_each_policy_and_stopped():
     even, dynamic = balance(own(*JOB, "epochs=9"), ["even", "dynamic"], rounds=1)
     assert (even["system"], even["of_even"], even["plan"]) == ("even", 1.0, "even")
@@ -26,7 +27,11 @@ def test_a_job_is_run_under_each_policy_and_stopped():
     ("job", "message"),
     [
         (own(*JOB, "workerz=2"), "train digits .* has failed: .*workerz"),
-        (own(*JOB, "epochs=1", warm_steps=99), "has 23 steps, and the first 99 are not counted"),
+        pytest.param(
+            own(*JOB, "epochs=1", warm_steps=99),
+            "has 23 steps, and the first 99 are not counted",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_job_that_cannot_be_measured_is_refused(job, message):

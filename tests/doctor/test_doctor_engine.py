@@ -34,6 +34,7 @@ def check(placement, folder):
     return hosts.run(job, placement, ("--on", "here"))
 
 
+@pytest.mark.full
 def test_hosts_of_an_engine_and_their_links_are_checked(placement, tmp_path):
     conclusion = check(placement, tmp_path / "check")
     found = {each.check: each.found for each in conclusion.findings}

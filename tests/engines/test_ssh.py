@@ -60,6 +60,7 @@ def on_hosts(hosts, *keys):
     return hosts.train(1, *JOB, *keys, "--on", "ssh:hosts", "--run", "run")
 
 
+@pytest.mark.full
 def test_hosts_of_a_file_train_to_the_weights_of_one(tmp_path):
     with ssh_hosts(tmp_path, 2) as hosts:
         process = on_hosts(hosts, "hosts=2", "workers=2", "epochs=1")

@@ -178,10 +178,12 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_workers_have_the_globals_that_the_program_has_set(program):
     assert program("globals.py", globals=GLOBALS, settings=SETTINGS) == "finished\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "change",
     sampled(["LOSS = torch.nn.L1Loss()", "LOSS.weight_ = torch.ones(3)", "CONFIG.loss = LOSS"], 0),

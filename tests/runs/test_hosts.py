@@ -125,7 +125,7 @@ def test_a_coordinator_without_workers_ends_with_the_checkpoint_of_the_hosts(
     "on",
     [
         pytest.param("device=cpu", marks=pytest.mark.full),
-        "device=cpu exchange=staged",
+        pytest.param("device=cpu exchange=staged", marks=pytest.mark.full),
         pytest.param("device=cpu exchange=mapped", marks=pytest.mark.soak),
         pytest.param("device=cpu exchange=nccl network=trusted", marks=pytest.mark.soak),
         pytest.param("device=cuda", marks=needs_gpu),

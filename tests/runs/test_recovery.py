@@ -362,6 +362,7 @@ def test_an_error_is_reported_although_a_child_of_the_worker_survives(train, tmp
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_a_world_that_has_shrunk_grows_again(train, tmp_path):
     fault = {
         "at": "holdfast.worker.step.tree:TreeStepper.begin_shard",

@@ -54,6 +54,7 @@ def on_eviction(run_dir, act):
     return watch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", sampled([0, 1, 3], 0))
 def test_a_straggler_is_evicted_and_back_after_its_cure(train, undisturbed, params, tmp_path, rank):
     (tmp_path / "cured").unlink()  # of the run without a straggler
