@@ -16,11 +16,10 @@ def own(*words, **options):
 
 
 @pytest.mark.full
-def test_a_job_is_run_under_each_policy_and_stopped():
-    even, dynamic = balance(own(*JOB, "epochs=9"), ["even", "dynamic"], rounds=1)
+def test_a_job_is_run_under_a_policy_and_stopped():
+    (even,) = balance(own(*JOB, "epochs=9"), ["even"], rounds=1)
     assert (even["system"], even["of_even"], even["plan"]) == ("even", 1.0, "even")
-    assert dynamic["system"] == "dynamic"
-    assert dynamic["samples_per_s"]["median"] > 0
+    assert even["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.parametrize(

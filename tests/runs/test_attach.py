@@ -90,7 +90,10 @@ def test_ranks_with_unlike_numerics_are_refused_unless_numerics_are_fast(train):
     ),
 )
 def test_replicas_stay_equal_where_a_rank_computes_other_updates(train, tmp_path, keys):
-    keys |= {"numerics": "exact" if "sync" in keys else "mixed", "checkpoint": {"every_steps": 1}}
+    keys = keys | {
+        "numerics": "exact" if "sync" in keys else "mixed",
+        "checkpoint": {"every_steps": 1},
+    }
     run = tmp_path / "run"
     result = train(run_dir=run, **own("other_updates_on_rank_1", workers=2, **keys))
     if "sync" not in keys:

@@ -15,7 +15,7 @@ import select
 import selectors
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -266,8 +266,7 @@ class Agent:
             action, self._members, max(committed, default=0), workers
         )
         found = self._checkpoints.found
-        message = _resume_message(action, self._machine.members, self._key, found)
-        message = message.model_copy(update={"caps": dict(self._machine.caps)})
+        message = _resume_message(action, self._machine, self._key, found)
         standbys = self._machine.standbys
         self._worker_log.standbys_change(workers, standbys, action.start.step)
         # What a worker has left is dropped once the run continues without it.
@@ -465,16 +464,17 @@ class Agent:
 
 
 def _resume_message(
-    action: actions.ResumeWorkers, members: Mapping[int, str], key: str, restore: Iterable[str]
+    action: actions.ResumeWorkers, machine: AgentStateMachine, key: str, restore: Iterable[str]
 ) -> ResumeMessage:
     """Message to every member.
 
     Args:
         action: Says where the generation begins.
-        members: The host of every rank.
+        machine: Knows the members and their caps.
         key: Secret of the members.
         restore: The checkpoints of this host, newest first.
     """
+    members = machine.members
     hosts = tuple(by_host(members).values())
     return ResumeMessage(
         hosts=hosts if len(hosts) > 1 else (),
@@ -485,4 +485,5 @@ def _resume_message(
         step=action.start.step,
         donors=dict(action.start.donors),
         restore=tuple(restore),
+        caps=dict(machine.caps),
     )

@@ -226,8 +226,6 @@ class Restorer:
             JobError: They differ, and the job does not accept that.
         """
         job = self._spec.train_job
-        if job.numerics == "mixed":  # what differs is noted whenever workers meet
-            return []
         here = numerics_of(job.numerics, job.model, replica.flat.device)
         changed = changes(manifest.numerics, here)
         if changed and job.on_numerics_change == "fail":

@@ -11,6 +11,8 @@ a state yet. A worker without state gets that of another member, or all load a c
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -324,7 +326,10 @@ class Member:
         self._unlike = None
         if differences:
             progress = self.progress
-            known = [*progress.numerics_changes, *differences]
+            # Unlike members may have found other changes since the checkpoint: all note all.
+            own = json.dumps(progress.numerics_changes).encode()
+            found = map(json.loads, self.group.gather(WorkerTag.ATTACH, progress.step, own))
+            known = [*itertools.chain.from_iterable(found), *differences]
             progress.numerics_changes = list(dict.fromkeys(known))
             self._unlike = UnlikeMembers(
                 self.group, replica, progress.step, self.metrics.run_dir, differences

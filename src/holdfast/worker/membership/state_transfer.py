@@ -98,18 +98,9 @@ class StateTransfer:
         payloads = group.gather(WorkerTag.STAGED, step, header)
         headers = dict(zip(group.members, payloads, strict=True))
         furthest = max(payloads, key=_work_done)
-        if group.network is not None:
-            self._send_between_hosts(group.network, resume.donors)
-            if not self._in_arena:  # the leader has received what other workers copy
-                group.local_barrier(WorkerTag.RECEIVED, step)
-        # A joining worker: the tensors, then the optimizers' knowledge of them, then the progress.
+        self._exchange_replicas(resume.donors, step)
+        # A joining worker: after the tensors the optimizers' knowledge of them, then the progress.
         if donor != rank:
-            if donor in group.local:
-                self._take(donor, step)
-            else:  # the leader of this host has received it, or does so until `COPIED`
-                self._sections.intact.begin_change(rank)
-                if not self._in_arena:
-                    self._replica.flat.copy_(self._staged(rank))
             self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
             progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
             metrics.recent.extend(_parse(headers[donor])["recent"])
@@ -139,23 +130,35 @@ class StateTransfer:
         """
         group = self._group
         rank = group.rank
-        donor = donors[rank]
         # From here on what this worker has is not taken for a replica of the step.
-        if donor != rank:
+        if donors[rank] != rank:
             self._sections.intact.begin_change(rank)
-        elif rank in [giver for joining, giver in donors.items() if giver != joining]:
+        elif any(giver == rank != joining for joining, giver in donors.items()):
             self._stage()
         group.barrier(WorkerTag.STAGED, step)
-        if group.network is not None:
-            self._send_between_hosts(group.network, donors)
-            if not self._in_arena:
-                group.local_barrier(WorkerTag.RECEIVED, step)
-        if donor != rank and donor in group.local:
-            self._take(donor, step)
-        elif donor != rank and not self._in_arena:
-            self._replica.flat.copy_(self._staged(rank))
+        self._exchange_replicas(donors, step)
         self._queue.wait()
         group.barrier(WorkerTag.COPIED, step)
+
+    def _exchange_replicas(self, donors: Mapping[int, int], step: int) -> None:
+        """Send the replicas of this host's donors to other hosts, and take that of the own donor.
+        Donors have staged theirs, and change nothing before `COPIED`.
+        """
+        group = self._group
+        rank = group.rank
+        donor = donors[rank]
+        if group.network is not None:
+            self._send_between_hosts(group.network, donors)
+            if not self._in_arena:  # the leader has received what other workers copy
+                group.local_barrier(WorkerTag.RECEIVED, step)
+        if donor == rank:
+            return
+        if donor in group.local:
+            self._take(donor, step)
+        else:  # the leader of this host has received it, or does so until `COPIED`
+            self._sections.intact.begin_change(rank)
+            if not self._in_arena:
+                self._replica.flat.copy_(self._staged(rank))
 
     def _send_between_hosts(self, network: Network, donors: Mapping[int, int]) -> None:
         """Send replicas of this host's donors to other hosts, and receive those of joining workers.
