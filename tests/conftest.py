@@ -336,7 +336,9 @@ def metrics_of(run_dir: Path) -> list[dict]:
 
 def events_of(run_dir: Path, name: str | None = None) -> list[dict]:
     """The events of a run, or those of one name."""
-    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    lines = (run_dir / "events.jsonl").read_text().splitlines(keepends=True)
+    # One that is being written now has no end yet.
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in events if name is None or event["event"] == name]
 
 
