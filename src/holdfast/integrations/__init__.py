@@ -1,1 +1,1 @@
-"""Integrations: holdfast inside of programs that other systems run."""
+"""Integrations: holdfast in programs that other systems run, and libraries in a run."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast.job.models import BertSpec, Gpt2Spec, MistralSpec
-from holdfast.tasks import by_value
+from holdfast.tasks import by_value, main_guard
 
 BUILTIN: Final = {
     "classification": "holdfast.tasks.classification:Classification",
@@ -88,6 +88,8 @@ def load(reference: str, file_module: str = MAIN) -> Callable[..., Any]:
         ) from error
     finally:
         _importing.pop()
+    if name == main_guard.PROGRAM and place.endswith(".py"):
+        return partial(_run, main_guard.program(Path(place)), module)
     target: Any = module
     for part in name.split("."):
         target = getattr(target, part, None)
@@ -112,8 +114,7 @@ def _from_file(path: Path, name: str) -> ModuleType:
             return known  # type: ignore[return-value]  # it has an attribute
     if not path.is_file():
         raise JobError(f"task file {path} does not exist")
-    tree = _WithoutGuards().visit(ast.parse(path.read_bytes(), file))
-    code = compile(tree, file, "exec", dont_inherit=True)
+    code = compile(main_guard.without_guards(path), file, "exec", dont_inherit=True)
     module = ModuleType(name)
     module.__file__ = file
     module.__loader__ = SourceFileLoader(name, file)
@@ -123,7 +124,7 @@ def _from_file(path: Path, name: str) -> ModuleType:
     sys.modules.update(dict.fromkeys(names, module))
     sys.path.insert(0, str(path.parent))
     try:
-        exec(code, vars(module))  # noqa: S102  # the user's own code
+        _run(code, module)
     except BaseException:
         for each in names:
             del sys.modules[each]
@@ -132,18 +133,8 @@ def _from_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-class _WithoutGuards(ast.NodeTransformer):
-    """Makes comparisons of `__name__` come out as in an import."""
-
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        node.left = _imported_name(node.left)
-        node.comparators = [_imported_name(side) for side in node.comparators]
-        return self.generic_visit(node)
-
-
-def _imported_name(side: ast.expr) -> ast.expr:
-    is_name = isinstance(side, ast.Name) and side.id == "__name__"
-    return ast.copy_location(ast.Constant("__imported__"), side) if is_name else side
+def _run(code: CodeType, module: ModuleType) -> None:
+    exec(code, vars(module))  # noqa: S102  # the user's own code
 
 
 def refuse_while_importing() -> None:

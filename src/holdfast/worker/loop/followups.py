@@ -19,6 +19,7 @@ from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.member import Member
 from holdfast.worker.metric_states import Results, Tally, together
+from holdfast.worker.step.commit import RequestFlags
 
 
 class Followups:
@@ -72,13 +73,17 @@ class Followups:
         progress.evaluations.calls = 0
         improved = self._evaluate_after(progress.step - 1, reader)
         followup.calls = progress.evaluations.calls
-        if followup.stops:
+        if progress.keeps_error and (followup.stops or followup.saves or saves):
+            # The next step sends all; then there is nothing that a checkpoint lacks.
+            progress.deferred = True
+            followup.requests &= ~RequestFlags.STOP
+        elif followup.stops:
             saver.save_durably()
         elif improved:  # retention looks for a checkpoint of just this step
             saver.save()
         elif followup.saves or saves:
             saver.save_or_defer()
-        elif followup.snapshots and not followup.is_busy:
+        elif followup.snapshots and not (followup.is_busy or progress.keeps_error):
             saver.keep_snapshot()
         # From here on the step is complete; a worker that joins does not repeat it.
         followup.pending = False
@@ -87,6 +92,14 @@ class Followups:
     def _is_save_due(self) -> bool:
         every_steps = self._member.job.checkpoint.every_steps
         return every_steps > 0 and self._progress.step % every_steps == 0
+
+    def saves_after(self, reader: Reader) -> bool:
+        """True if a checkpoint may follow the next step because it ends an epoch or the run, also
+        one that is asked for in an evaluation.
+        """
+        step = self._progress.step
+        is_evaluated = self._is_evaluation_due(step, reader)
+        return is_evaluated or reader.is_over(step + 1) or self.ends_at(step + 1, reader)
 
     def evaluate(self, source: Source, measure: Measure, tally: Tally) -> Results:
         """Evaluate, or return what the other workers have found at the same call.
@@ -130,11 +143,17 @@ class Followups:
         evaluations = self._progress.evaluations
         return evaluations.results[-1] if evaluations.results else evaluations.metrics
 
-    @property
-    def stops_early(self) -> bool:
-        """True if the watched metric has not improved for as many evaluations as the job allows."""
+    def ends_at(self, step: int, reader: Reader) -> bool:
+        """True if the run ends early after `step` steps: the watched metric has not improved for as
+        many evaluations as the job allows, or the job ends it after an epoch.
+        """
         patience = self._settings.patience
-        return patience is not None and self._progress.evaluations.best.since >= patience
+        if patience is not None and self._progress.evaluations.best.since >= patience:
+            return True
+        epochs = self._member.job.stop_after_epochs
+        if epochs is None or step == 0 or not reader.ends_epoch(step - 1):
+            return False
+        return reader.epoch_of(step - 1) + 1 >= epochs
 
     def _is_evaluation_due(self, step: int, reader: Reader) -> bool:
         epoch = reader.epoch_of(step) + 1

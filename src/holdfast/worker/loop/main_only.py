@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from holdfast.arena.memory import Phase
 from holdfast.data.dataset import generators_kept
@@ -68,8 +68,28 @@ class MainOnly:
         before = status.enter(Phase.FORWARD)
         self._is_running = True
         try:
-            with generators_kept(), view:
+            with generators_kept(), view, self._model_kept():
                 function()
         finally:
             self._is_running = False
         status.enter(before)
+
+    @contextmanager
+    def _model_kept(self) -> Iterator[None]:
+        """Refuse calls of a model within the context, if they would wait for the other workers."""
+        member = self._member
+        if not (member.job.parallel.is_cut and member.has_joined):
+            yield
+            return
+        hook = member.joined.replica.model.register_forward_pre_hook(self._refuse_call)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _refuse_call(self, *_: object) -> None:
+        raise JobError(
+            "the model was called in a session.main_only function, and with "
+            f"{self._member.job.parallel.words} a forward pass needs all workers; use "
+            "session.evaluate, or call the model on every worker"
+        )

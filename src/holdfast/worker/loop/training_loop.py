@@ -1,9 +1,9 @@
 """The training loop of one worker: reads shards, has them computed, and commits steps.
 
-    resume check ─▶ follow-ups of the newest step ─▶ shards ─▶ commit ─┐
-                        ▲                              │               │
-                        └── join the next generation ◀─┴─ aborted      │
-                        └──────────────────────────────────────────────┘
+    resume check ─▶ pause, follow-ups of the newest step ─▶ shards ─▶ commit ─┐
+                        ▲                                     │               │
+                        └─────── join the next generation ◀───┴─ aborted      │
+                        └─────────────────────────────────────────────────────┘
 
 It leaves no step half committed: a step is complete on all workers, or it is computed again.
 """
@@ -22,7 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.arena.memory import Phase, Word
-from holdfast.collectives.exact import PlansDiffer
+from holdfast.checkpoint.manifest import FORKED
+from holdfast.collectives.reduction import PlansDiffer
 from holdfast.core.step.loss_scale import LossScale
 from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
@@ -40,7 +41,9 @@ from holdfast.worker.data_check import note_facts
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.loop.parameter_hooks import take_hooks
+from holdfast.worker.loop.pauses import Pauses
 from holdfast.worker.loop.step_records import StepRecords
+from holdfast.worker.loop.whole_steps import WholeSteps
 from holdfast.worker.membership.member import Member
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
@@ -64,6 +67,7 @@ class TrainingLoop:
         source: Data to train on.
         epochs: Passes through it; 0 if only `steps` ends the run.
         steps: Steps of the run; 0 if only `epochs` ends it.
+        pauses: True if the caller has work between two steps.
 
     Attributes:
         shard: The shard that user code computes now; None outside of one.
@@ -83,6 +87,8 @@ class TrainingLoop:
         source: Source,
         epochs: int,
         steps: int,
+        *,
+        pauses: bool = False,
     ) -> None:
         self._member = member
         self._followups = followups
@@ -111,13 +117,18 @@ class TrainingLoop:
             )
         self._records = StepRecords(member)
         followups.settle = self._records.settle
+        self._whole_steps = WholeSteps(member, followups)
+        self._pauses = Pauses(member, self._records.settle) if pauses else None
+        self._has_ended = False
         self._recorded_counts: tuple[int, ...] = ()
         self._recorded_unscored = False
         self.shard: Shard | None = None
         self.is_checking = False
 
-    def run(self) -> Iterator[Shard]:
-        """Yield the shards that this worker computes, until the run is over."""
+    def run(self) -> Iterator[Shard | None]:
+        """Yield the shards that this worker computes, and None for each pause, until the run is
+        over.
+        """
         member = self._member
         status = self._status
         reader = self._reader
@@ -133,7 +144,7 @@ class TrainingLoop:
         if self._hooks.has_callbacks("gradients"):
             self._stepper.on_gradients = partial(self._call_hooks, "gradients")
         member.begin_loop(self._on_commit)
-        if self._extended:
+        if self._extended or FORKED in self._progress.user.captured:
             self._extend_schedules()
         try:
             while True:
@@ -145,7 +156,10 @@ class TrainingLoop:
                         member.joined.saver.save_durably()
                         break
                     self._check_data()
-                    if self._progress.followup.pending:
+                    if (pause := self._progress.followup.pause) is not None:
+                        assert self._pauses is not None, "a pause without a caller"
+                        yield from self._pauses.run(pause)
+                    elif self._progress.followup.pending:
                         member.align()
                         self._followups.run(reader)
                     elif self._progress.followup.stops:
@@ -174,13 +188,12 @@ class TrainingLoop:
         Raises:
             JobError: It differs from what the run began with.
         """
-        is_mixed = self._member.job.numerics == "mixed"
         known = self._progress.order
-        # Unlike hosts may round other values of a sample.
-        if is_mixed:
+        compares = self._member.compares_samples
+        if not compares:
             known = {key: value for key, value in known.items() if key != SAMPLES}
         noted = self._reader.check(self._progress.step, known)
-        if is_mixed:
+        if not compares:
             noted.pop(SAMPLES, None)
         self._progress.order |= noted
 
@@ -221,7 +234,7 @@ class TrainingLoop:
             schedule.extend(self._reader.total_steps, self._progress.step)
         self._follow_schedulers()
         self._state.commit()
-        if not self._is_first:
+        if not (self._is_first and self._extended):
             return
         self._log_event(
             "run-extended",
@@ -271,7 +284,13 @@ class TrainingLoop:
     def _is_over(self) -> bool:
         if self._progress.followup.pending:
             return False
-        return self._reader.is_over(self._progress.step) or self._followups.stops_early
+        step = self._progress.step
+        is_over = self._reader.is_over(step) or self._has_ended
+        return is_over or self._followups.ends_at(step, self._reader)
+
+    def end(self) -> None:
+        """End the run after the newest step, on all workers alike."""
+        self._has_ended = True
 
     def _one_step(self) -> Iterator[Shard]:
         """Yield this worker's shards of the current step, and commit it."""
@@ -279,6 +298,7 @@ class TrainingLoop:
         self._status[Word.EPOCH] = self._reader.epoch_of(self._progress.step)
         member.context.failpoints.at_step(member.joined.replica)
         self._record_plan()
+        self._whole_steps.begin_step(self._reader)
         self._status[Word.PLANNED] = len(self._member.shards)
         # More than one round only if a result is in doubt: then the next work is to compute it
         # again.
@@ -394,7 +414,8 @@ class TrainingLoop:
         # The step counts: a member that is aborted now completes it from the root slot.
         self._on_commit(committed)
         straggler = self._balancing.straggler
-        if self._is_first and straggler is not None:
+        # A caller with a loop of its own cannot leave out the steps of a standby.
+        if self._is_first and straggler is not None and self._pauses is None:
             straggler = straggler.because(self._breakdown.reason_of(straggler.rank))
             self._member.standby.request(straggler, self._progress.step)
         # Every member plans from the same times, so all change to the same plan at the same step.
@@ -431,12 +452,14 @@ class TrainingLoop:
             "samples": samples,
         }
         counts = self._balancing.plan.counts
+        self._whole_steps.on_commit(committed, record)
         # Progress first: what follows is between two steps, and user code sees the new step.
         self._records.begin(
             committed, record, partial(self._breakdown.row, committed.times, counts)
         )
-        # A worker that takes this rank would continue from what is known here, and what a device
-        # leaves.
+        if self._pauses is not None:
+            self._pauses.begin_step()
+        # A worker that takes this rank continues from what is known here, or what a device leaves.
         if self._state.outlives_worker and not self._state.leaves_outcomes:
             self._records.settle()
         if self._balancing.observe(committed.times, is_whole=samples == self._job.batch):
@@ -457,10 +480,12 @@ class TrainingLoop:
             # After the state is complete, so that a change by this worker alone is noticed.
             self._main_only.run_deferred()
         if committed.step == 0 and self._is_first:
-            self._note_mistakes()
+            self._note_keys()
 
-    def _note_mistakes(self) -> None:
-        """Write down what is no error, and hardly what the user wants."""
+    def _note_keys(self) -> None:
+        """Write down keys that code has set, and what is hardly what the user wants."""
+        if adopted := self._member.adopted:
+            self._log_event("keys-adopted", keys=", ".join(adopted))
         if unread := self._job.unread():
             self._log_event("keys-not-read", keys=", ".join(unread))
         if self._progress.order.get(SAMPLES) == "":
@@ -470,5 +495,6 @@ class TrainingLoop:
         before = self._status.enter(Phase.FORWARD)
         if self._hooks.has_callbacks(when):
             seed_everything(seed_for(when, self._job.seed, self._progress.step))
-            self._state.call_user_code(partial(self._hooks.call, when))
+            with self._state.user_code():
+                self._hooks.call(when)
         self._status.enter(before)
