@@ -15,10 +15,12 @@ from holdfast.collectives.connections import Listener
 from holdfast.collectives.device_exchange import sum_messages
 from holdfast.collectives.device_sums import DeviceSums, largest_share
 from holdfast.collectives.exact import TreeReducer
+from holdfast.collectives.exchange import AllComputed
+from holdfast.collectives.gradient_sets import GradientSet
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import ReductionMemory
-from holdfast.collectives.slot import LOSS, WEIGHT, Slot, SlotLayout
+from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, cells
@@ -34,6 +36,8 @@ PARAMETERS = {
 }
 BUFFERS = {"mean": torch.empty(11), "count": torch.zeros((), dtype=torch.int64)}
 LAYOUT = SlotLayout(PARAMETERS, BUFFERS)
+REST = SlotLayout({}, BUFFERS)
+CPU = torch.device("cpu")
 STEPS = 3
 
 
@@ -60,15 +64,18 @@ def new_slot():
     return Slot(torch.zeros(LAYOUT.layout.size_bytes, dtype=torch.uint8), LAYOUT)
 
 
-def fill(slot, shard, step):
+def set_of(shard, step):
+    """What one shard leaves."""
     drawn = torch.Generator().manual_seed(1000 * step + shard)
-    for each in slot.sums:
+    found = GradientSet(REST, CPU)
+    made = [torch.randn(each.shape, generator=drawn) for each in PARAMETERS.values()]
+    found.begin(made, 0.25, torch.rand((), generator=drawn))
+    for each in found.rest.sums:
         each.copy_(torch.randn(each.shape, generator=drawn))
-    slot.kept[0].fill_(shard)
-    slot.stats.zero_()
-    slot.stats[WEIGHT], slot.stats[LOSS] = 0.25, float(torch.rand(1, generator=drawn))
-    slot.used.fill_(1)
-    slot.write_logged({"accuracy": shard / 10}, 0.25)
+    found.rest.kept[0].fill_(shard)
+    found.rest.used.fill_(1)
+    found.write_logged({"accuracy": shard / 10})
+    return found
 
 
 def device_sums(group, host, exchange):
@@ -79,27 +86,59 @@ def device_sums(group, host, exchange):
     if exchange == "nccl":
         job = TrainJob(workers=1, shards=1, threads_per_worker=1)
         worker = WorkerContext.of(job, group, None, host.arena)
-        messages = ProcessGroupMessages(worker, torch.device("cpu"))
+        messages = ProcessGroupMessages(worker, CPU)
         messages.connect()
-    return DeviceSums(group, host.memory, torch.device("cpu"), None, messages)
+    return DeviceSums(group, host.memory, CPU, None, messages)
+
+
+class Final(set):
+    """The blocks that change no more."""
+
+    is_all = False
+    is_final = set.__contains__
+
+
+def send_ahead(reducer, table, sets, step, *, is_valid):
+    """Publish sums, block by block in any order, while they are exchanged already; at first other
+    ones, unless they are valid.
+    """
+    chance = random.Random(f"{step} {table}")
+    if not is_valid:
+        other = set_of(99, step)
+        slots = reducer.blocks.publish(table, lambda _: other)
+        reducer.hosts.begin(slots, step, 0, AllComputed())
+        reducer.hosts.is_valid = False
+        return reducer.blocks.publish(table, sets.__getitem__)
+    slots = reducer.blocks.publish(table, sets.__getitem__)
+    final = Final()
+    reducer.hosts.begin(slots, step, 0, final)
+    for index in chance.sample(range(len(LAYOUT.blocks)), len(LAYOUT.blocks)):
+        final.add(index)
+        reducer.hosts.look_again()
+    return slots
 
 
 def train(group, host, counts, num_leaves, empty, exchange):
     """What a worker does in a few steps: its sums, then a reduction."""
     rank, found = group.rank, []
-    sums = device_sums(group, host, exchange)
+    sums = device_sums(group, host, "arena" if "ahead" in exchange else exchange)
     reducer = TreeReducer(group, host.memory, num_leaves, on_device=sums)
     for step in range(STEPS):
-        table, free = [tree.ABSENT] * tree.num_nodes(num_leaves), list(range(100))
+        table, sets = [tree.ABSENT] * tree.num_nodes(num_leaves), {}
 
-        def merge(left, right):
-            host.slots[rank, left].add(host.slots[rank, right])
+        def merge(left, right, sets=sets):
+            sets[left].add(sets[right])
 
         for shard in Plan(counts=counts).shards_of(rank):
-            number = tree.EMPTY if shard in empty else free.pop(0)
-            if number != tree.EMPTY:
-                fill(host.slots[rank, number], shard, step)
+            sets[shard] = set_of(shard, step)
+            number = tree.EMPTY if shard in empty else shard
             tree.carry(table, tree.leaf(shard, num_leaves), number, merge)
+        # Not all hosts send ahead in every step.
+        if "ahead" in exchange and (rank + step) % 3:
+            is_valid = exchange == "ahead" or rank != 1
+            table = send_ahead(reducer, table, sets, step, is_valid=is_valid)
+        else:
+            table = (sums or reducer.blocks).publish(table, sets.__getitem__)
         reduced = reducer.reduce(
             table, step, 10 * step + rank, 100 + rank, StepTimes(1000 + rank, step)
         )
@@ -143,6 +182,7 @@ def run(counts, hosts, empty=(), exchange="arena"):
     found = {}
 
     def work(rank, host):
+        torch.set_num_threads(1)  # a new thread has those of the machine, and rounds otherwise
         group = Group(host.arena, rank, 20, describe)
         network = None
         try:
@@ -193,6 +233,21 @@ def test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, em
             assert mine[:-2] == theirs[:-2]
             assert theirs[-2] in (mine[-2], None)
             assert all(map(torch.equal, mine[-1], theirs[-1]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "hosts", "empty"),
+    [
+        ((4, 4), [[0], [1]], ()),
+        ((3, 3, 2), [[0], [1], [2]], (4,)),
+        ((1, 2, 0, 2), [[0], [1], [2], [3]], (0,)),
+    ],
+)
+@pytest.mark.parametrize("exchange", ["ahead", "ahead, changed"])
+def test_blocks_that_are_sent_before_all_are_computed_change_nothing(
+    counts, hosts, empty, exchange
+):
+    test_the_result_is_that_of_one_host_for_any_hosts_and_plan(counts, hosts, empty, exchange)
 
 
 def test_workers_expect_the_messages_that_others_send_in_their_order():

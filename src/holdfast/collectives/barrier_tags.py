@@ -18,6 +18,7 @@ class ReduceTag(BarrierTag):
     REDUCED = 3, "summing the gradient of step {next}"
     CLIP = 4, "clipping the gradient of step {next}"
     DIGESTS = 5, "summing the gradient of step {next}"
+    CHOICE = 6, "choosing how gradients are summed from step {next} on"
 
 
 @enum.unique
@@ -40,6 +41,9 @@ class WorkerTag(BarrierTag):
     RECEIVED = 29, "receiving the state of step {step}"
     MAPPED = 30, "mapping the memory of other workers"
     NORM = 31, "agreeing on the norm of step {next}"
+    PAUSE = 32, "at the end of a pause after step {step}"
+    STAGE = 33, "waiting for layers of another worker in step {next}"
+    GATHER = 34, "gathering layers for step {next}"
 
 
 _TAGS: Final = MappingProxyType({tag.value: tag for kind in (ReduceTag, WorkerTag) for tag in kind})

@@ -9,22 +9,23 @@ root slot, which all workers share:
     root             ██ ┊ ██ ┊ …   and writes them here
 
 Blocks are the same for every world size, so the norm, which is summed over blocks, is too. A worker
-that holds a single partial sum need not copy its own blocks of the gradient to the slot; see
+writes to its slots what the others read. Its own blocks it reads where autograd has left them; see
 `lending`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from holdfast.arena.layout import ALIGNMENT
 from holdfast.arena.tensors import copy_past_cache
+from holdfast.collectives.gradient_sets import GradientSet
 from holdfast.collectives.lending import Lending
 from holdfast.collectives.reduction import LocalSums, Place, ReductionMemory
-from holdfast.collectives.slot import BLOCK, square
+from holdfast.collectives.slot import BLOCK, WEIGHT, square
 from holdfast.core.step import tree
 
 
@@ -34,9 +35,6 @@ class BlockSums:
     Args:
         rank: The worker.
         memory: Memory that the workers of its host share.
-
-    Attributes:
-        lending: The gradients that this worker lends itself.
     """
 
     def __init__(self, rank: int, memory: ReductionMemory) -> None:
@@ -48,12 +46,65 @@ class BlockSums:
         self._scratch: dict[tuple[torch.dtype, int], torch.Tensor] = {}
         self._own: Sequence[int] = ()
         self._received: Mapping[Place, torch.Tensor] = {}  # of the block that is added now
-        self.lending = Lending(memory.layout)
+        self._lending = Lending(memory.layout)
 
     def assign(self, shares: Mapping[int, Sequence[int]]) -> None:
         """Implements `Sums.assign`."""
         self._own = shares[self._rank]
-        self.lending.assign_blocks(self._own)
+        self._lending.assign_blocks(self._own)
+
+    def publish(
+        self,
+        table: Sequence[int],
+        sets: Callable[[int], GradientSet],
+        *,
+        whole: bool = False,
+        without: int | None = None,
+    ) -> list[int]:
+        """Show the partial sums of this worker to the others; returns the slot of each node.
+
+        Args:
+            table: The set of each node; see `core.step.tree`.
+            sets: The sets by number; their gradients must not change until `forget`.
+            whole: True if the others read all of it, and not only the blocks that they add.
+            without: A set that is not computed yet: only its weight is published.
+        """
+        self.forget()
+        slots = tree.numbered(table)
+        for number, at in zip(slots, table, strict=True):
+            if number < 0:
+                continue
+            slot, found = self._partial_sum(self._rank, number), sets(at)
+            if at == without:
+                slot.stats[WEIGHT] = found.weight
+                continue
+            if whole or not found.rest.memory.is_cpu:  # the memory of a GPU cannot be read here
+                slot.write_gradients(found.gradients)
+            else:
+                self._lending.write(number, slot, found.gradients)
+            self.publish_rest(number, found)
+        return slots
+
+    def publish_gradient(self, number: int, parameter: int, gradient: torch.Tensor | None) -> None:
+        """Publish one gradient of a set that `publish` has left out.
+
+        Args:
+            number: Slot of the set.
+            parameter: The parameter.
+            gradient: Its gradient, which must not change until `forget`.
+        """
+        slot = self._partial_sum(self._rank, number)
+        self._lending.write_one(number, slot, parameter, gradient)
+
+    def publish_rest(self, number: int, found: GradientSet) -> None:
+        """Publish all but the gradients of a set that `publish` has left out."""
+        slot = self._partial_sum(self._rank, number)
+        slot.averages.copy_(found.rest.averages)
+        found.write_rest(slot)
+
+    def forget(self) -> None:
+        """Keep no gradient of the partial sums that were published."""
+        self._lending.end()
 
     def add_up(self, term: tree.Term, weight: float) -> None:
         """Implements `Sums.add_up`; also writes the sum of squares of each block to the norms."""
@@ -81,12 +132,13 @@ class BlockSums:
         """
         self._received = received
         out = self._root.blocks[index]
-        scratch = self._scratch_of(out.dtype, 0)[: len(out)]
-        total = self._sum(term, index, scratch, 1)
+        # No term is in the root slot: its gradients are forgotten when a step ends.
+        total = self._sum(term, index, out, 1)
         # Where weights add up to 1, but for rounding, the sum is the mean.
         if not math.isclose(weight, 1, rel_tol=1e-12):
-            total = torch.mul(total, 1 / weight, out=scratch)
-        copy_past_cache(out, total)
+            total = torch.mul(total, 1 / weight, out=out)
+        elif total is not out:
+            copy_past_cache(out, total)
         return square(total) if index < self._layout.num_gradient_blocks else 0.0
 
     def of_terms(
@@ -107,8 +159,7 @@ class BlockSums:
     def _sum(self, term: tree.Term, index: int, scratch: torch.Tensor, depth: int) -> torch.Tensor:
         """The elements of one block of a term: in place for a partial sum, else in `scratch`."""
         if isinstance(term, tree.Partial):
-            # A worker that lends has one partial sum only, so the block is of this term.
-            lent = self.lending.block(index) if term.rank == self._rank else None
+            lent = self._lending.block(term.slot, index) if term.rank == self._rank else None
             if lent is not None:
                 return lent
             received = self._received.get((term.rank, term.slot))

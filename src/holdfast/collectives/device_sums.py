@@ -129,15 +129,15 @@ class DeviceSums:
             table: The set of each node; see `core.step.tree`.
             sets: The sets by number.
         """
-        held = {node: sets(number) for node, number in enumerate(table) if number >= 0}
-        slots = dict(zip(held, range(len(held)), strict=True))
-        for node, found in held.items():
-            self._queue.run(partial(found.write_sums, self._slot(slots[node])))
+        slots = tree.numbered(table)
+        held = [(slot, sets(n)) for slot, n in zip(slots, table, strict=True) if n >= 0]
+        for slot, found in held:
+            self._queue.run(partial(found.write_sums, self._slot(slot)))
         # The others read the slots as soon as this worker has arrived at the barrier.
         self._queue.wait()
-        for node, found in held.items():
-            found.write_rest(self._arena_slot(self._rank, slots[node]))
-        return [slots.get(node, entry) for node, entry in enumerate(table)]
+        for slot, found in held:
+            found.write_rest(self._arena_slot(self._rank, slot))
+        return slots
 
     def _slot(self, number: int) -> Slot:
         """An own slot: mapped by the others as far as there are any, else in the arena."""

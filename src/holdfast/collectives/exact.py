@@ -25,22 +25,23 @@ from typing import TypeVar
 import torch
 
 from holdfast.arena.tensors import read_names
+from holdfast.collectives.algorithms.vector_sums import VectorSums
 from holdfast.collectives.barrier_tags import ReduceTag
 from holdfast.collectives.block_sums import BlockSums
 from holdfast.collectives.device_exchange import DeviceExchange, Mean
 from holdfast.collectives.device_sums import DeviceSums
 from holdfast.collectives.exchange import (
-    Blocks,
+    Cells,
     Contribution,
-    HostExchange,
     Summary,
     exchange_contributions,
 )
 from holdfast.collectives.group import Group
+from holdfast.collectives.host_sums import HostSums, activity, local_terms, rows_of
 from holdfast.collectives.network import GroupHosts, Network
 from holdfast.collectives.reduction import (
-    LocalSums,
     Place,
+    PlansDiffer,
     Reduced,
     ReductionMemory,
     Sums,
@@ -56,10 +57,6 @@ from holdfast.core.step.plan import cells
 T = TypeVar("T")
 
 
-class PlansDiffer(Exception):
-    """Workers have followed different plans in one step, so shards are missing."""
-
-
 class TreeReducer:
     """Sums slots over all workers of a group.
 
@@ -73,6 +70,7 @@ class TreeReducer:
 
     Attributes:
         blocks: Adds in the arena; the sums of several hosts are always added there.
+        hosts: Adds the sums of several hosts in the arena.
     """
 
     def __init__(
@@ -89,15 +87,17 @@ class TreeReducer:
         self._num_leaves = num_leaves
         self._partial_sum = memory.partial_sum
         self._root = memory.root
-        self._tables = memory.tables
+        # The memory is for as many leaves as the run can have; a process group may have fewer.
+        self._tables = memory.tables[:, : tree.num_nodes(num_leaves)]
         self._norms = memory.norms
         self._times = memory.times
         self.blocks = BlockSums(group.rank, memory)
         self._on_device = on_device
         self._sums: Sums = self.blocks if on_device is None else on_device
+        self._vectors: VectorSums | None = None
         self._reduced: Reduced | None = None
-        self._own_blocks: Sequence[int] = ()
-        self._cells: list[list[range]] = []
+        self.hosts = HostSums(group, memory, num_leaves, self.blocks, on_device)
+        self._cells: list[list[range]] = []  # of devices
         self._remote: dict[Place, Summary] = {}
         self.assign_blocks()
 
@@ -108,21 +108,31 @@ class TreeReducer:
         shares: dict[int, Sequence[int]] = {rank: self._share(rank) for rank in local}
         # On several hosts a block belongs to one of them, and there to the worker of its lane.
         if network is not None:
-            sizes = [block.nbytes for block in self._root.blocks]
             hosts = network.hosts
+            sizes = [block.nbytes for block in self._root.blocks]
             self._cells = cells(sizes, len(hosts.ranks), hosts.num_lanes)
+            divided: Cells = self.hosts.divide(hosts)
+            if self._on_device is not None and self._on_device.messages is not None:
+                divided = self._cells
             shares = {
                 rank: sorted(
-                    i for host in self._cells for lane in hosts.lanes(rank) for i in host[lane]
+                    i for host in divided for lane in hosts.lanes(rank) for i in host[lane]
                 )
                 for rank in local
             }
-        self._own_blocks = shares[self._group.rank]
+        self.hosts.own_blocks = shares[self._group.rank]
         self._sums.assign(shares)
 
     def _share(self, rank: int) -> range:
         local = self._group.local
         return share(len(self._layout.blocks), local.index(rank), len(local))
+
+    def add_vectors(self, vectors: VectorSums | None) -> None:
+        """Add the gradient by an algorithm from now on; along the tree if that is None.
+
+        Each worker has one partial sum at most, and has published all of it.
+        """
+        self._vectors = vectors
 
     def publish(self, table: Sequence[int]) -> None:
         """Show the others the slots of this worker's partial sums, by node."""
@@ -167,7 +177,10 @@ class TreeReducer:
         self._on_partials_complete()
         members = Contribution(votes=votes, step_times=self._local_times())
         term, weight = self._begin_result(self.published(), step, members)
-        self._sums.add_up(term, weight)
+        if self._vectors is None:
+            self._sums.add_up(term, weight)
+        else:
+            self._vectors.add_up(step, weight)
         digests = self._group.barrier(ReduceTag.REDUCED, step, digest)
         # All shares are complete, and all squares in the table: every worker gets the same mean.
         return replace(self.reduced(), replica_digests=digests)
@@ -180,101 +193,68 @@ class TreeReducer:
             votes=group.local_barrier(ReduceTag.PARTIALS, step, vote),
             replica_digests=group.local_barrier(ReduceTag.DIGESTS, step, digest),
             step_times=self._local_times(),
+            is_valid=self.hosts.is_valid,
         )
         tables = {rank: self._tables[rank].tolist() for rank in group.local}
-        # The highest nodes that this host has whole: fewer sums to send, and still those of the
-        # tree.
-        nodes = tree.frontier(tables.values(), self._num_leaves)
-        local = {node: tree.reduction(tables, self._num_leaves, node) for node in nodes}
+        local = local_terms(tables, self._num_leaves)
         own.sums.update(
             {n: None if term is None else self._summary(term) for n, term in local.items()}
         )
-        what = ReduceTag.PARTIALS.doing.format(step=step, next=step + 1)
-        device = self._on_device
-
-        def begin(others: Mapping[int, Contribution]) -> tuple[tree.Term, float]:
+        if self._on_device is not None and self._on_device.messages is not None:
+            self._exchange_on_device(network, step, own, local)
+        elif self._vectors is not None:
+            others = exchange_contributions(network, own, self._layout, activity(step))
             self._on_partials_complete()
-            everyone = {network.host: own, **others}
-            # Sums of a device are read as those of another host: the slots here lack gradients.
-            rows = (
-                self._with_contributions(tables, others)
-                if device is None
-                else self._with_contributions({}, everyone)
-            )
-            return self._begin_result(rows, step, _merged(network.hosts, everyone))
-
-        if device is not None and device.messages is not None:
-            others = exchange_contributions(network, own, self._layout, what)
-            term, weight = begin(others)
-            sent = {host: each.nodes for host, each in {network.host: own, **others}.items()}
-            mean = Mean(term=term, weight=weight, nodes=sent, local=local)
-            DeviceExchange(network, self._cells, device, device.messages).run(mean, what)
+            _, weight = self._begin_with(network, step, tables, own, others)
+            self._vectors.add_up(step, weight)
         else:
-            local_sum = self._sums.of_terms(local, self._own_blocks)
-            self._exchange_blocks(network, own, local_sum, begin, what)
+            others = self.hosts.exchange(network, step, own, tables, self._on_partials_complete)
+            self._begin_with(network, step, tables, own, others)
         # This worker has the blocks of its lanes; after the barrier its host has those of all.
         group.local_barrier(ReduceTag.REDUCED, step)
         return self.reduced()
 
-    def _exchange_blocks(
+    def _begin_with(
         self,
         network: Network,
+        step: int,
+        tables: Mapping[int, Sequence[int]],
         own: Contribution,
-        local_sum: LocalSums,
-        begin: Callable[[Mapping[int, Contribution]], tuple[tree.Term, float]],
-        what: str,
+        others: Mapping[int, Contribution],
+    ) -> tuple[tree.Term, float]:
+        """As `_begin_result`, with the contributions of all hosts."""
+        everyone = {network.host: own, **others}
+        # Sums of a device are read as those of another host: the slots here lack gradients.
+        is_here = self._on_device is None
+        contributions = others if is_here else everyone
+        sums = {host: each.sums for host, each in contributions.items()}
+        rows = rows_of(network.hosts, tables if is_here else {}, sums, self._num_leaves)
+        self._remote = {
+            (network.hosts.ranks[host][0], node): summary
+            for host, contribution in contributions.items()
+            for node, summary in contribution.sums.items()
+            if summary is not None
+        }
+        return self._begin_result(rows, step, _merged(network.hosts, everyone))
+
+    def _exchange_on_device(
+        self,
+        network: Network,
+        step: int,
+        own: Contribution,
+        local: Mapping[int, tree.Term | None],
     ) -> None:
-        """Exchange blocks over the connections of workers.
-
-        Args:
-            network: The connections.
-            own: Contribution of this host.
-            local_sum: Gives blocks of its sums.
-            begin: Gives term and weight of the whole sum, from the contributions of the others.
-            what: Activity of the worker, for errors.
-        """
-        found: list[tuple[tree.Term, float]] = []
-        known = own.nodes if self._on_device is not None else ()
-
-        def reduce_block(index: int, parts: Mapping[tuple[int, int], torch.Tensor]) -> float:
-            received = {
-                (network.hosts.ranks[host][0], node): block for (host, node), block in parts.items()
-            }
-            for node in known:
-                received[network.hosts.ranks[network.host][0], node] = local_sum(node, index)
-            return self.blocks.reduce(index, *found[0], received)
-
-        blocks = Blocks(
-            layout=self._layout,
-            root=self._root.blocks,
-            local_sum=local_sum,
-            reduce=reduce_block,
-            squares=self._norms,
-        )
-        exchange = HostExchange(
-            network, self._cells, blocks, own, lambda others: found.append(begin(others))
-        )
-        exchange.run(what)
-
-    def _with_contributions(
-        self, tables: Mapping[int, Sequence[int]], contributions: Mapping[int, Contribution]
-    ) -> dict[int, Sequence[int]]:
-        """The tables of this host's workers, and one for each host that contributes, under its
-        first rank: there, a node's slot is the node.
-        """
-        self._remote.clear()
-        network = self._group.network
-        everyone = dict(tables)
-        assert network is not None
-        for host, contribution in contributions.items():
-            rank = network.hosts.ranks[host][0]
-            row = [tree.ABSENT] * tree.num_nodes(self._num_leaves)
-            for node, summary in contribution.sums.items():
-                row[node] = tree.EMPTY if summary is None else node
-                if summary is not None:
-                    self._remote[rank, node] = summary
-            everyone[rank] = row
-        return everyone
+        """Exchange sums between devices; needs all contributions first."""
+        device = self._on_device
+        assert device is not None, "no sums of a device"
+        assert device.messages is not None, "no way between devices"
+        what = activity(step)
+        others = exchange_contributions(network, own, self._layout, what)
+        self._on_partials_complete()
+        term, weight = self._begin_with(network, step, {}, own, others)
+        sent = {host: each.nodes for host, each in {network.host: own, **others}.items()}
+        mean = Mean(term=term, weight=weight, nodes=sent, local=local)
+        DeviceExchange(network, self._cells, device, device.messages).run(mean, what)
 
     def _local_times(self) -> tuple[StepTimes, ...]:
         """Times that the workers of this host have measured, once they have passed `PARTIALS`."""

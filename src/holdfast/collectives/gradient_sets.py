@@ -1,4 +1,4 @@
-"""Gradient sets: partial sums that stay on the device that has computed them.
+"""Gradient sets: partial sums that stay where autograd has made them, until the step is reduced.
 
     shard   ─▶ the tensors that autograd has made, by reference; of two that share memory, one is
                copied
@@ -10,6 +10,7 @@ waits for the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -58,7 +59,12 @@ class GradientSet:
         """Write what the shard has logged: numbers, or tensors of float64 with one element."""
         self.names = tuple(sorted(logged))
         for column, name in enumerate(self.names, start=LOGGED):
-            self.rest.stats[column] = self.weight * logged[name]
+            mean = self.weight * logged[name]
+            # An assignment of a number would wait for the device.
+            if isinstance(mean, torch.Tensor):
+                self.rest.stats[column].copy_(mean)
+            else:
+                self.rest.stats[column].fill_(mean)
 
     def add(self, other: GradientSet) -> None:
         """Add the sum of the sibling to the right, which is free afterwards.
@@ -82,12 +88,20 @@ class GradientSet:
         for each in self.rest.sums:
             each.mul_(1 / weight)
 
+    def to_mean(self) -> GradientSet:
+        """The mean of all shards, whose sum this is; it is used up."""
+        # By a tensor: a GPU multiplies by the rounded inverse of a number.
+        stats = self.rest.stats
+        stats.div_(torch.full_like(stats, self.weight))
+        # Where weights add up to 1, but for rounding, the sum is the mean.
+        if not math.isclose(self.weight, 1, rel_tol=1e-12):
+            self.divide(self.weight)
+        return self
+
     def write_sums(self, slot: Slot) -> None:
         """Write gradients and averaged buffers to a slot."""
         slot.write_gradients(self.gradients)
-        first = len(slot.sums) - len(self.rest.sums)
-        for theirs, mine in zip(slot.sums[first:], self.rest.sums, strict=True):
-            theirs.copy_(mine, non_blocking=True)
+        slot.averages.copy_(self.rest.averages, non_blocking=True)
 
     def write_rest(self, slot: Slot) -> None:
         """Write all else to a slot of the arena; waits for the device.
@@ -108,9 +122,7 @@ class GradientSet:
         pairs = zip(root.gradients, used, strict=False)  # flags of buffers follow
         # No gradient where no shard used the parameter, so that the optimizer leaves it alone.
         self.gradients = [gradient if was_used else None for gradient, was_used in pairs]
-        first = len(root.sums) - len(self.rest.sums)
-        for mine, theirs in zip(self.rest.sums, root.sums[first:], strict=True):
-            mine.copy_(theirs)
+        self.rest.averages.copy_(root.averages)
         self.rest.used.copy_(reduced.used[len(root.gradients) :])
         for mine, theirs in zip(self.rest.kept, reduced.kept, strict=True):
             mine.copy_(theirs)

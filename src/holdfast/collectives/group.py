@@ -130,6 +130,10 @@ class Group:
         """
         return self._meet(self.members, tag, step, value)
 
+    def is_ahead(self, peer: int) -> bool:
+        """True if a member of this host waits at a barrier that this worker has not reached."""
+        return self._arena[peer, Word.ARRIVALS] > self._arena[self.rank, Word.ARRIVALS]
+
     def local_barrier(self, tag: BarrierTag, step: int, value: int = 0) -> tuple[int, ...]:
         """Wait like `barrier`, for the members of this host only, in the order of `local`."""
         return self._meet(self.local, tag, step, value)
@@ -233,14 +237,33 @@ class Group:
             for peer, size in zip(self.members, sizes, strict=True)
         )
 
-    def _await(self, peer: int, count: int) -> None:
+    def begin_round(self) -> int:
+        """Let members of this host read what this worker has for the next round of an all-reduce;
+        returns the number of the round.
+        """
+        return self._arena.begin_round(self.rank)
+
+    def await_round(self, peer: int, number: int) -> None:
+        """Wait until a member of this host has begun a round.
+
+        Raises:
+            Aborted: The generation is over, noticed within `ABORT_POLL_S`.
+            HoldfastError: It did not within `timeout_s`.
+        """
+        if self._arena[peer, Word.ROUNDS] >= number:
+            return
+        before = self._status.begin_wait()
+        self._await(peer, number, Word.ROUNDS)
+        self._status.enter(before)
+
+    def _await(self, peer: int, count: int, word: Word = Word.ARRIVALS) -> None:
         arena = self._arena
         # First without a system call: a peer that is nearly as fast arrives while this loop runs.
         for _ in range(SPINS):
-            if arena[peer, Word.ARRIVALS] >= count:
+            if arena[peer, word] >= count:
                 return
         deadline = time.monotonic() + self._timeout_s
-        while (seen := arena[peer, Word.ARRIVALS]) < count:
+        while (seen := arena[peer, word]) < count:
             # An abort changes no word that peers sleep on. A wake that comes between this check and
             # the sleep is lost, so the sleep is short.
             arena.check_abort()
@@ -250,7 +273,7 @@ class Group:
                     f"rank {self.rank} waited {self._timeout_s:.0f} s for rank {peer}, "
                     f"which is in phase '{phase}'; raise timeout_s if a step may take that long"
                 )
-            arena.sleep_until_arrival(peer, seen, ABORT_POLL_S)
+            arena.sleep_until_above(peer, word, seen, ABORT_POLL_S)
 
     def _raise_diverged(self, tags: dict[int, int]) -> None:
         at: dict[int, list[int]] = {}

@@ -1,13 +1,10 @@
 """Lending: gradients that a worker's reducer reads where autograd left them, for one step.
 
-Only one worker reads a given block of a slot before the step is over. So a worker that holds a
-single partial sum copies to its slot only what others read, and lends the blocks that it sums
-itself:
+Only one worker reads a given block of a slot before the step is over. So a worker copies to its
+slots only what others read, and lends the blocks that it sums itself:
 
     gradient   ░░░░▒▒▒▒░░░░        ░ blocks of other workers: copied to the slot
     slot       ░░░░    ░░░░        ▒ own blocks: read from the gradient by the own reducer
-
-If the step is interrupted, or others have to read the whole slot, the lent blocks are written back.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ class Lending:
     def __init__(self, layout: SlotLayout) -> None:
         self._layout = layout
         self._own_blocks: list[list[int]] = []
-        self._slot: Slot | None = None
-        self._lent: dict[int, torch.Tensor] = {}
+        self._lent: dict[tuple[int, int], torch.Tensor] = {}
 
     def assign_blocks(self, own: Sequence[int]) -> None:
         """Lend only these blocks from now on, which the own reducer sums."""
@@ -47,24 +43,31 @@ class Lending:
             if at == block_at and start <= block_start and block_end <= end
         ]
 
-    def write(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Lend the `gradients` of a worker's single partial sum, and write the rest to its `slot`.
+    def write(self, number: int, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Lend the own blocks of a partial sum, and write the rest to its slot.
 
         Args:
-            slot: The slot of the partial sum.
+            number: Number of the slot.
+            slot: The slot.
             gradients: Gradients by parameter; they must not change until `end`.
         """
-        self._slot = slot
-        for parameter, (target, gradient) in enumerate(zip(slot.gradients, gradients, strict=True)):
-            if gradient is None:
-                target.zero_()
-                continue
-            real = as_real(target)
-            flat = flattened(as_real(gradient), real)
-            for piece in self._lend(parameter, flat):
-                copy_past_cache(flattened(real, real)[piece], flat[piece])
+        for parameter, gradient in enumerate(gradients):
+            self.write_one(number, slot, parameter, gradient)
 
-    def _lend(self, parameter: int, gradient: torch.Tensor) -> list[slice]:
+    def write_one(
+        self, number: int, slot: Slot, parameter: int, gradient: torch.Tensor | None
+    ) -> None:
+        """The same for one parameter."""
+        target = slot.gradients[parameter]
+        if gradient is None:
+            target.zero_()
+            return
+        real = as_real(target)
+        flat = flattened(as_real(gradient), real)
+        for piece in self._lend(number, parameter, flat):
+            copy_past_cache(flattened(real, real)[piece], flat[piece])
+
+    def _lend(self, number: int, parameter: int, gradient: torch.Tensor) -> list[slice]:
         """Lend the own blocks of a flat gradient; returns the elements that are not lent."""
         # Kernels may round by alignment, so a gradient that begins elsewhere than a slot is copied.
         is_aligned = gradient.data_ptr() % ALIGNMENT == 0
@@ -73,23 +76,15 @@ class Lending:
         rest = []
         for index in self._own_blocks[parameter] if is_aligned else ():
             _, start, end = self._layout.blocks[index]
-            self._lent[index] = gradient[start - origin : end - origin]
+            self._lent[number, index] = gradient[start - origin : end - origin]
             rest.append(slice(written, start - origin))
             written = end - origin
         return [each for each in (*rest, slice(written, len(gradient))) if each.start < each.stop]
 
-    def block(self, index: int) -> torch.Tensor | None:
-        """A block of the partial sum, where it is lent; None if the slot has it."""
-        return self._lent.get(index)
-
-    def write_back(self) -> None:
-        """Write all that is lent to its slot, where other workers can read it."""
-        for index, gradient in self._lent.items():
-            assert self._slot is not None
-            copy_past_cache(self._slot.blocks[index], gradient)
-        self.end()
+    def block(self, number: int, index: int) -> torch.Tensor | None:
+        """A block of the sum of a slot, where it is lent; None if the slot has it."""
+        return self._lent.get((number, index))
 
     def end(self) -> None:
         """Forget the lent gradients."""
         self._lent.clear()
-        self._slot = None

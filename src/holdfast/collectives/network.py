@@ -6,11 +6,23 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, Self
+from typing import Final, NoReturn, Protocol, Self
 
+from holdfast.collectives.background import BackgroundTransfer
 from holdfast.collectives.connections import Listener, Peers
-from holdfast.collectives.tcp import Buffers, Deadline, Place, StallReport, transfer
+from holdfast.collectives.tcp import (
+    Buffers,
+    ConnectionLost,
+    Deadline,
+    Place,
+    StallReport,
+    Wake,
+    transfer,
+)
 from holdfast.core.step.plan import lanes_of
+
+BACKGROUND: Final = (1 << 32) - 1
+"""Lane of a transfer in the background, where each host has one worker: after all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +47,15 @@ class GroupHosts:
     def host_of(self, rank: int) -> int:
         """The position of the host of a rank."""
         return next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def mesh_place(self, rank: int, peer: int) -> Place:
+        """The place of a worker of another host, on the one connection of this pair of workers.
+
+        Its lane comes after those that workers serve, and is the same for both.
+        """
+        ends = sorted((self.host_of(each), each) for each in (rank, peer))
+        first, second = (self.ranks[host].index(each) for host, each in ends)
+        return self.host_of(peer), self.num_lanes * (1 + first) + second
 
     def lanes(self, rank: int) -> range:
         """The lanes that a worker serves."""
@@ -79,6 +100,7 @@ class Network:
         report: PeerReport = ignore,
     ) -> None:
         self.hosts = hosts
+        self._rank = rank
         self.host = hosts.host_of(rank)
         self.lanes = hosts.lanes(rank)
         self.others = [host for host in range(len(hosts.ranks)) if host != self.host]
@@ -86,16 +108,25 @@ class Network:
         self._deadline = deadline
         self._report_peer = report
         self._connections: dict[Place, socket.socket] = {}
+        self._background: BackgroundTransfer | None = None
 
-    def connect(self, listener: Listener, generation: int) -> Self:
+    def connect(self, listener: Listener, generation: int, *, has_mesh: bool = False) -> Self:
         """Connect to the workers of other hosts that serve the same lanes.
+
+        Args:
+            listener: Accepts connections.
+            generation: The generation.
+            has_mesh: True to connect to every worker of other hosts, too; see `mesh_place`.
 
         Raises:
             Aborted: The generation is over.
             HoldfastError: It takes too long.
         """
         hosts = self.hosts
-        addresses = {place: hosts.addresses[self.rank_at(place)] for place in self._places}
+        places = list(self._places)
+        if has_mesh:
+            places += [self.mesh_place(peer) for host in self.others for peer in hosts.ranks[host]]
+        addresses = {place: hosts.addresses[self.rank_at(place)] for place in places}
         peers = Peers(generation=generation, key=hosts.key, host=self.host, addresses=addresses)
         self._connections = listener.connect(peers, self._deadline(self._report))
         return self
@@ -106,9 +137,79 @@ class Network:
         Args:
             flows: Buffers to send to each place, and buffers to receive from it.
             what: Subject of the wait, in words.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It took too long.
         """
-        connected = {place: (self._connections[place], *both) for place, both in flows.items()}
-        transfer(connected, self._deadline(self._report), what)
+        transfer(self._connected(flows), self._deadline(self._report), what)
+
+    def exchange(self, flows: Mapping[Place, tuple[Buffers, Buffers]], what: str) -> None:
+        """Send and receive like `transfer`, to hosts that may have begun to with `begin`."""
+        transfer(self._in_background(flows), self._deadline(self._report), what)
+
+    def begin(self, flows: Mapping[Place, tuple[Buffers, Buffers]], what: str) -> None:
+        """Send and receive in the background, over connections of its own; see
+        `transfer`. Only if `has_background_lane`.
+        """
+
+        def move(wake: Wake, check: Callable[[], None]) -> None:
+            deadline = self._deadline(self._report).in_thread(check)
+            transfer(self._in_background(flows), deadline, what, wake)
+
+        self.cancel()
+        self._background = BackgroundTransfer(move)
+
+    def wake(self) -> None:
+        """Have what was begun look again at what there is to send."""
+        if self._background is not None:
+            self._background.wake()
+
+    def note_computed(self) -> None:
+        """Note, in the thread of what was begun, that the others have computed all they send."""
+        if self._background is not None:
+            self._background.computed.set()
+
+    def finish(self, what: str, on_computed: Callable[[], object]) -> None:
+        """Wait until what was begun is over.
+
+        Args:
+            what: Subject of the wait, in words.
+            on_computed: Called once the others have computed all that they send.
+
+        Raises:
+            Aborted: The generation is over.
+            HoldfastError: It took too long.
+        """
+        assert self._background is not None, "nothing was begun"
+        try:
+            self._background.wake()
+            self.await_event(self._background.computed, what)
+            on_computed()
+            self.await_event(self._background.over, what)
+            self._background.result()
+        except ConnectionLost as lost:
+            self._deadline(self._report).await_decision(lost, what)
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End what was begun."""
+        if self._background is not None:
+            self._background.end()
+            self._background = None
+
+    def _in_background(
+        self, flows: Mapping[Place, tuple[Buffers, Buffers]]
+    ) -> dict[Place, tuple[socket.socket, Buffers, Buffers]]:
+        if not self.has_background_lane:
+            return self._connected(flows)
+        return self._connected({(host, BACKGROUND): both for (host, _), both in flows.items()})
+
+    def _connected(
+        self, flows: Mapping[Place, tuple[Buffers, Buffers]]
+    ) -> dict[Place, tuple[socket.socket, Buffers, Buffers]]:
+        return {place: (self._connections[place], *both) for place, both in flows.items()}
 
     def await_event(self, event: threading.Event, what: str) -> None:
         """Wait until another thread, which exchanges with all other hosts, sets `event`.
@@ -126,14 +227,19 @@ class Network:
             Aborted: The generation is over.
             HoldfastError: It took too long.
         """
-        for place in self._places:
-            self._report(place, is_broken=True)
-        self._deadline(self._report).wait(None, 0, what)
-        raise AssertionError("unreachable")
+        lost = ConnectionLost("connections of a library")
+        lost.places = self._places
+        self._deadline(self._report).await_decision(lost, what)
+
+    @property
+    def has_background_lane(self) -> bool:
+        """True if a worker can exchange in the background: if each host has one worker."""
+        return self.hosts.num_lanes == 1
 
     @property
     def _places(self) -> list[Place]:
-        return [(host, lane) for host in self.others for lane in self.lanes]
+        lanes = [*self.lanes, BACKGROUND] if self.has_background_lane else self.lanes
+        return [(host, lane) for host in self.others for lane in lanes]
 
     @property
     def longest_wait(self) -> tuple[int, int]:
@@ -141,16 +247,27 @@ class Network:
         host = max(self.waits, key=lambda each: self.waits[each], default=self.host)
         return host, self.waits.get(host, 0)
 
+    def mesh_place(self, peer: int) -> Place:
+        """The place of any worker of another host, where there is a mesh."""
+        return self.hosts.mesh_place(self._rank, peer)
+
     def rank_at(self, place: Place) -> int:
-        """The worker that serves a lane of another host."""
+        """The worker of another host that serves a lane, or is the other end of a mesh's."""
         host, lane = place
-        return self.hosts.ranks[host][lane % len(self.hosts.ranks[host])]
+        ranks = self.hosts.ranks[host]
+        if lane == BACKGROUND:
+            return ranks[0]
+        pair, index = divmod(lane, self.hosts.num_lanes)
+        if pair == 0:
+            return ranks[lane % len(ranks)]
+        return ranks[pair - 1 if host < self.host else index]
 
     def _report(self, place: Place, *, is_broken: bool) -> None:
         self._report_peer(self.rank_at(place), is_broken=is_broken)
 
     def close(self) -> None:
         """Close all connections."""
+        self.cancel()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from holdfast.collectives.compression.feedback import ErrorMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
@@ -21,6 +22,10 @@ LocalSums = Callable[[int, int], torch.Tensor]
 
 Message = tuple[int, torch.Tensor]
 """The rank of another worker, and contiguous memory on the own device: uint8[n]."""
+
+
+class PlansDiffer(Exception):
+    """Workers have followed different plans in one step, so shards are missing."""
 
 
 class DeviceMessages(Protocol):
@@ -113,6 +118,8 @@ class ReductionMemory:
         tables: int64[world_size, num_nodes]; each worker writes its own row.
         norms: float64[num_blocks]; each worker writes its own blocks.
         times: int64[world_size, fields of `StepTimes`]; each worker writes its own row.
+        errors: What compression has kept from the others; see `compression.feedback`. None if
+            nothing is compressed.
     """
 
     layout: SlotLayout
@@ -121,6 +128,7 @@ class ReductionMemory:
     tables: torch.Tensor
     norms: torch.Tensor
     times: torch.Tensor
+    errors: ErrorMemory | None = None
 
 
 def share(num_blocks: int, place: int, among: int) -> range:

@@ -63,6 +63,8 @@ class SlotLayout:
         kept_ranges: Ranges of integer buffers of equal dtype, as `(start, end)`, bytes.
         gradient_spans: The place of each parameter's gradient in `sums`, as `(range, start, end)`,
             elements, in the order of `parameter_names`.
+        gradient_shapes: The shape of each, as real numbers, its dimensions in the order in which
+            they lie in memory.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class SlotLayout:
             if entry.dtype == dtype and start <= entry.offset and entry.end <= end
         }
         self.gradient_spans = [spans[f"gradient.{name}"] for name in parameters]
+        self.gradient_shapes = [_shape_in_memory(each) for each in fields[: len(parameters)]]
         self.blocks = [
             (at, start, end)
             for at, (dtype, first, last, _) in enumerate(self.dtype_ranges)
@@ -120,6 +123,18 @@ class SlotLayout:
             )
         ]
         self.num_gradient_blocks = sum(self.dtype_ranges[at][3] for at, _, _ in self.blocks)
+
+    def sums_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Flat views of memory with a layout like this one, one a range of equal dtype."""
+        return [memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in self.dtype_ranges]
+
+
+def _shape_in_memory(field: Field) -> tuple[int, ...]:
+    """Dimensions from the one with the longest stride to that with the shortest."""
+    if not field.strides:
+        return field.shape
+    order = sorted(range(len(field.shape)), key=lambda at: -field.strides[at])
+    return tuple(field.shape[at] for at in order)
 
 
 def _cut(count: int, spans: Sequence[tuple[int, int]], aligned: int) -> list[tuple[int, int]]:
@@ -152,6 +167,7 @@ class Slot:
         memory: All of it.
         gradients: One view a trained parameter, in the order of `parameter_names`.
         buffers: One view a floating-point buffer, in the order of `buffer_names`.
+        averages: A flat view of the bytes of all floating-point buffers.
         kept: Flat views of bytes, one a range of integer buffers.
         sums: Flat views, one a range of equal dtype.
         blocks: Flat views, one a block.
@@ -164,13 +180,12 @@ class Slot:
         self.gradients = [at[f"gradient.{name}"] for name in layout.parameter_names]
         self._sizes = [gradient.numel() for gradient in self.gradients]
         self.buffers = [at[f"buffer.{name}"] for name in layout.buffer_names]
+        self.averages = memory[layout.gradient_bytes : layout.sums_bytes]
         self.kept = [memory[start:end] for start, end in layout.kept_ranges]
         self.used = at["used"]
         self.stats = at["stats"]
         self.names = at["names"]
-        self.sums = [
-            memory[start:end].view(DTYPES[dtype]) for dtype, start, end, _ in layout.dtype_ranges
-        ]
+        self.sums = layout.sums_in(memory)
         self.blocks = [self.sums[at][start:end] for at, start, end in layout.blocks]
         self._num_gradient_blocks = layout.num_gradient_blocks
 
@@ -207,7 +222,8 @@ class Slot:
 
     def write_used(self, used: Sequence[bool]) -> None:
         """Write which parameters had a gradient, and which averaged buffers changed."""
-        self.used.copy_(torch.frombuffer(bytearray(used), dtype=torch.uint8))
+        if used:  # an empty buffer is refused
+            self.used.copy_(torch.frombuffer(bytearray(used), dtype=torch.uint8))
 
     def write_logged(self, logged: Mapping[str, float], weight: float) -> None:
         """Write what one shard has logged, multiplied by its `weight`.
@@ -219,15 +235,6 @@ class Slot:
         write_names(self.names, names)
         for column, name in enumerate(names, start=LOGGED):
             self.stats[column] = weight * logged[name] if weight else 0.0  # 0 x NaN is NaN
-
-    def add(self, other: Slot) -> None:
-        """Add the sum of the sibling to the right; `self` comes first in every addition."""
-        # Every addition of the tree has its left sibling first, here and in the reduction.
-        for mine, others in zip(self.sums, other.sums, strict=True):
-            mine.add_(others)
-        self.stats.add_(other.stats)
-        self.used.logical_or_(other.used)
-        check_names(are_equal=torch.equal(self.names, other.names))
 
 
 def square(block: torch.Tensor) -> float:

@@ -7,20 +7,23 @@ back.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, Protocol
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn, Protocol
 
 from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
 
-TURN_BYTES: Final = 256 << 10
-"""How much a connection sends, and how much it receives, before it is another one's turn."""
+TURN_BYTES: Final = 4 << 20
+"""How much a connection sends, and how much it receives, before it is another one's turn: what the
+kernel buffers at most, so that the other end has much to receive at a time."""
 BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket raises that would have to wait."""
 
@@ -43,7 +46,33 @@ class StallReport(Protocol):
 
 
 class ConnectionLost(Exception):
-    """A connection has ended. Whether its host is lost is for the coordinator to decide."""
+    """Connections have ended. Whether their hosts are lost is for the coordinator to decide.
+
+    Attributes:
+        places: The peers, if a transfer has found it.
+    """
+
+    places: Collection[Place] = ()
+
+
+class Wake:
+    """Wakes a transfer of another thread, whose buffers wait for what this one computes."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """Wake the transfer, now or when it waits next."""
+        os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> None:
+        """Wait again."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self.fd)
 
 
 class Deadline:
@@ -52,21 +81,21 @@ class Deadline:
     Args:
         check_abort: Raises if the generation is over.
         timeout_s: Limit of all waits together, seconds.
-        status: Shows that the worker waits, while it does.
-        report: Callback for peers that do not send.
+        status: Shows that the worker waits, while it does; None in another thread.
+        report: Callback for peers that do not send; None in another thread.
     """
 
     def __init__(
         self,
         check_abort: Callable[[], None],
         timeout_s: float,
-        status: WorkerStatus,
-        report: StallReport,
+        status: WorkerStatus | None,
+        report: StallReport | None,
     ) -> None:
         self._check_abort = check_abort
         self._timeout_s = timeout_s
         self._status = status
-        self.report = report
+        self._report = report
         self._ends_at = time.monotonic() + timeout_s
         self._stalled_at = time.monotonic() + STALL_S
 
@@ -90,8 +119,9 @@ class Deadline:
         now = time.monotonic()
         if now > self._stalled_at:
             self._stalled_at = now + STALL_S
-            for place in awaited:
-                self.report(place, is_broken=False)
+            if self._report is not None:
+                for place in awaited:
+                    self._report(place, is_broken=False)
         if now > self._ends_at:
             raise HoldfastError(
                 f"waited {self._timeout_s:.0f} s for {what}; see whether the network lets the "
@@ -100,39 +130,73 @@ class Deadline:
 
     def poll(self, poll: select.poll, what: str, awaited: Collection[Place] = ()) -> None:
         """Wait until one of the sockets in `poll` is ready; see `wait`."""
-        before = self._status.begin_wait()
-        try:
+        with self._waiting():
             self.check(what)
             # Each round is short, so that an abort is seen in time.
             while not poll.poll(1000 * ABORT_POLL_S):
                 self.check(what, awaited)
             self._stalled_at = time.monotonic() + STALL_S
-        finally:
-            self._status.enter(before)
 
     def until(self, event: threading.Event, what: str, awaited: Collection[Place]) -> None:
         """Wait until another thread sets `event`; see `wait` and `check`."""
-        before = self._status.begin_wait()
-        try:
+        with self._waiting():
             while not event.wait(ABORT_POLL_S):
                 self.check(what, awaited)
-        finally:
-            self._status.enter(before)
 
     def glance(
         self, poll: select.poll, what: str, awaited: Collection[Place]
     ) -> list[tuple[int, int]]:
         """Wait a moment; returns which sockets in `poll` are ready, and for what. See `check`."""
-        before = self._status.begin_wait()
-        try:
+        with self._waiting():
             self.check(what, awaited)
             return poll.poll(1000 * ABORT_POLL_S)
+
+    def await_decision(self, lost: ConnectionLost, what: str) -> NoReturn:
+        """Report connections that have broken, and wait for what the coordinator decides.
+
+        Raises:
+            Aborted: The generation is over.
+            ConnectionLost: This is another thread; the worker's is to report it.
+            HoldfastError: It took too long.
+        """
+        if self._report is None:
+            raise lost
+        # All broken ones are reported. Then the coordinator ends the generation.
+        for place in lost.places:
+            self._report(place, is_broken=True)
+        self.wait(None, 0, what)
+        raise AssertionError("unreachable")
+
+    def in_thread(self, check: Callable[[], None]) -> Deadline:
+        """The same limit for another thread, which shows no wait and reports no peer.
+
+        Args:
+            check: Raises if the thread is to end.
+        """
+
+        def check_both() -> None:
+            check()
+            self._check_abort()
+
+        return Deadline(check_both, self._timeout_s, None, None)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        if self._status is None:
+            yield
+            return
+        before = self._status.begin_wait()
+        try:
+            yield
         finally:
             self._status.enter(before)
 
 
 def transfer(
-    flows: Mapping[Place, tuple[socket.socket, Buffers, Buffers]], deadline: Deadline, what: str
+    flows: Mapping[Place, tuple[socket.socket, Buffers, Buffers]],
+    deadline: Deadline,
+    what: str,
+    wake: Wake | None = None,
 ) -> None:
     """Send and receive on all connections until nothing is left to do.
 
@@ -140,30 +204,31 @@ def transfer(
         flows: For each peer, the connection, what to send and where to receive.
         deadline: Ends the wait.
         what: Subject of the wait, in words.
+        wake: Set when buffers can continue that depend on nothing that is received.
 
     Raises:
         Aborted: The generation is over.
+        ConnectionLost: Connections have broken, and this is another thread than the worker's.
         HoldfastError: It took too long.
     """
     running = [_Flow(place, *flow) for place, flow in flows.items()]
     while running:
         try:
             moved = [flow.move() for flow in running]  # every one, whatever the others do
-        except ConnectionLost:
-            # All broken ones are reported. Then this worker waits for the coordinator to end the
-            # generation.
-            for flow in running:
-                if flow.is_broken:
-                    deadline.report(flow.place, is_broken=True)
-            deadline.wait(None, 0, what)
-            raise AssertionError("unreachable") from None
+        except ConnectionLost as lost:
+            lost.places = [flow.place for flow in running if flow.is_broken]
+            deadline.await_decision(lost, what)
         # Flows that still have a direction open; sleep only if none of them could move.
         running = [flow for flow in running if not flow.is_over]
         if running and not any(moved):
             poll = select.poll()
             for flow in running:
                 poll.register(flow.socket, flow.events)
+            if wake is not None:
+                poll.register(wake.fd, select.POLLIN)
             deadline.poll(poll, what, [flow.place for flow in running])
+            if wake is not None:
+                wake.clear()
 
 
 class _Flow:

@@ -1,0 +1,1 @@
+"""Algorithms that add a vector over all members, in place: the textbook of all-reduce."""

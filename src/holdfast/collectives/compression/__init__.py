@@ -1,0 +1,1 @@
+"""Compression of gradients: codecs that keep less of each value, and what becomes of the rest."""

@@ -1,0 +1,1 @@
+"""Speed of all-reduces, with the columns of nccl-tests; see `benchmark`."""

@@ -1,0 +1,1 @@
+"""What compressed gradients do to learning: loss by steps and by bytes; see `benchmark`."""
