@@ -1,6 +1,7 @@
 """One worker without a run: a small model with its replica, and a stepper that trains it."""
 
 import contextlib
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -63,6 +64,7 @@ def stepper_of(replica, **keys):
             sections=sections,
             replicas=ReplicaChecker(replica, group, 0),
             worker=WorkerContext.of(job, group, agent, arena),
+            run_dir=Path(),
         )
     )
     found.assign(0, Plan.even(SHARDS, 1))

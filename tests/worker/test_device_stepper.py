@@ -131,7 +131,7 @@ def test_a_hook_on_gradients_sees_no_bad_ones(stepper, model, factor):
 def test_one_shard_gives_the_optimizer_what_autograd_has_made(model, replica):
     with stepper_of(replica, exchange="alone", shards=SHARDS) as stepper:
         for number in range(1, SHARDS):
-            stepper._sums.enter(number, -2)  # shards without samples
+            stepper._sums.skip(number)  # shards without samples
         work = stepper.next_work()
         stepper.begin_shard(work, seed=0)
         stepper.backward(loss_of(model, 0), 1, scale=1)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import checkpoints
+from conftest import change_last_byte
 from holdfast.arena.layout import Entry, Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica, Trained, replica_layout
@@ -76,7 +77,7 @@ def disks(tmp_path, sound):
                 directory = shutil.copytree(sound[abs(step)], root / sound[abs(step)].name)
                 if step < 0:
                     part = directory / "part-0-of-1.safetensors"
-                    part.write_bytes(part.read_bytes()[:-1] + b"\xff")
+                    change_last_byte(part)
             hosts.append(root)
         return hosts
 

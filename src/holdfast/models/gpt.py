@@ -84,5 +84,16 @@ class Gpt(nn.Module):
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Tokens, int64[B, T], to logits of the next token, float32[B, T, V]."""
-        x = self.tokens(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
-        return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
+        return self._predict(self.blocks(self._embed(tokens_BT)))
+
+    def pipeline_parts(self) -> list[object]:
+        """The embedding, the blocks and the prediction, which are divided over a pipeline."""
+        first = (self._embed, [self.tokens, self.positions])
+        return [first, *self.blocks, (self._predict, [self.norm, self.tokens])]
+
+    def _embed(self, tokens_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        embedded: torch.Tensor = self.tokens(tokens_BT)
+        return embedded + self.positions.weight[: tokens_BT.shape[1]]
+
+    def _predict(self, x_BTD: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        return F.linear(self.norm(x_BTD), self.tokens.weight)

@@ -6,6 +6,8 @@ Importing this module imports that library, which takes seconds. It never downlo
 from __future__ import annotations
 
 import os
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,6 +44,37 @@ class LanguageModel(nn.Module):
         return logits
 
 
+class CausalLanguageModel(LanguageModel):
+    """GPT-2, whose layers can be divided over a pipeline."""
+
+    def pipeline_parts(self) -> list[object]:
+        """The embedding, the blocks and the prediction, which are divided over a pipeline."""
+        body: Any = self.network.transformer
+        head: Any = self.network.lm_head
+        return [
+            (self._embed, [body.wte, body.wpe, body.drop]),
+            *((partial(_computed, block), [block]) for block in body.h),
+            (self._predict, [body.ln_f, head]),
+        ]
+
+    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        body: Any = self.network.transformer
+        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        embedded: torch.Tensor = body.drop(body.wte(tokens) + body.wpe(positions))
+        return embedded
+
+    def _predict(self, x: torch.Tensor) -> torch.Tensor:
+        network: Any = self.network
+        logits: torch.Tensor = network.lm_head(network.transformer.ln_f(x))
+        return logits
+
+
+def _computed(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The output of a block, which older versions of the library wrap in a tuple."""
+    output: torch.Tensor | tuple[torch.Tensor, ...] = block(x)
+    return output[0] if isinstance(output, tuple) else output
+
+
 def build(spec: Gpt2Spec | BertSpec, *, context: int) -> LanguageModel:
     """The model of a job with random weights, for `context` positions."""
     match spec:
@@ -53,7 +86,8 @@ def build(spec: Gpt2Spec | BertSpec, *, context: int) -> LanguageModel:
             blocks = network.bert.encoder.layer
     if spec.gradient_checkpointing:
         recompute(blocks)
-    return LanguageModel(network)
+    kind = CausalLanguageModel if isinstance(spec, Gpt2Spec) else LanguageModel
+    return kind(network)
 
 
 def _gpt2(spec: Gpt2Spec, context: int) -> GPT2Config:

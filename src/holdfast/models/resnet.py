@@ -115,7 +115,15 @@ class ResNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Images, float32[n, channels, height, width], to logits, float32[n, classes]."""
-        logits: torch.Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
+        return self._classify(self.stages(self.stem(x)))
+
+    def pipeline_parts(self) -> list[object]:
+        """The stem, the blocks and the head, which a pipeline divides over its stages."""
+        blocks = (block for stage in self.stages for block in stage.children())
+        return [self.stem, *blocks, (self._classify, [self.head])]
+
+    def _classify(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(x.mean((2, 3)))
         return logits
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -31,6 +32,37 @@ class MultilayerPerceptron(nn.Module):
         logits: torch.Tensor = self.layers(x)
         return logits
 
+    def pipeline_parts(self) -> list[nn.Module]:
+        """The layers, which a pipeline divides over its stages."""
+        return list(self.layers)
+
+
+class AveragePool(nn.Module):
+    """Average pooling to a grid of cells, as `nn.AdaptiveAvgPool2d`, whose gradient is not
+    deterministic on a GPU.
+
+    Args:
+        cells: Rows and columns of the grid.
+    """
+
+    def __init__(self, cells: int) -> None:
+        super().__init__()
+        self.cells = cells
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Float32[n, channels, height, width] to float32[n, channels, cells, cells]."""
+        height, width = x.shape[-2:]
+        if height % self.cells == 0 and width % self.cells == 0:
+            return F.avg_pool2d(x, (height // self.cells, width // self.cells))
+        rows = [x[:, :, span].mean(2) for span in self._spans(height)]
+        cells = [[row[:, :, span].mean(2) for span in self._spans(width)] for row in rows]
+        return torch.stack([torch.stack(row, 2) for row in cells], 2)
+
+    def _spans(self, size: int) -> list[slice]:
+        """The elements of each cell; neighbours share one where `size` is no multiple of them."""
+        number = self.cells
+        return [slice(at * size // number, -(-(at + 1) * size // number)) for at in range(number)]
+
 
 class SmallCnn(nn.Module):
     """Two blocks of convolution, batch normalization and ReLU, then pooling and a linear layer.
@@ -51,7 +83,7 @@ class SmallCnn(nn.Module):
             nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
             nn.BatchNorm2d(2 * width),
             nn.ReLU(),
-            nn.AdaptiveAvgPool2d(4),
+            AveragePool(4),
             nn.Flatten(),
             nn.Dropout(dropout),
             nn.Linear(32 * width, classes),
@@ -61,3 +93,7 @@ class SmallCnn(nn.Module):
         """Images, float32[n, channels, height, width], to logits, float32[n, classes]."""
         logits: torch.Tensor = self.layers(x)
         return logits
+
+    def pipeline_parts(self) -> list[nn.Module]:
+        """The layers, which a pipeline divides over its stages."""
+        return list(self.layers)

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,17 +113,23 @@ def installed(python: str) -> tuple[list[Peer], dict[str, str]]:
     return there, absent
 
 
-def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:
+def torchrun(
+    python: str, words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> list[ProcessSpec]:
+    """The command of torchrun for a script and its options; two workers."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    # Without a store of its own for every attempt, some restarts hang.
+    reliable = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return [
         ProcessSpec(
-            arguments=[
-                python, "-m", *launcher, "--max-restarts", "20", peer_script.__file__, *options,
-            ],
-            # Without a store of its own for every attempt, some restarts hang.
-            environment={**IMPORTABLE, **ONE_THREAD, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            arguments=[python, "-m", *launcher, "--max-restarts", "20", *words],
+            environment={**IMPORTABLE, **ONE_THREAD, **reliable, **(environment or {})},
         )
-    ]  # fmt: skip
+    ]
+
+
+def _torchrun(python: str, options: Sequence[str]) -> list[ProcessSpec]:
+    return torchrun(python, [peer_script.__file__, *options])
 
 
 def _torchft(python: str, options: Sequence[str], *timeouts: str) -> list[ProcessSpec]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,11 @@ class Plan:
     @property
     def num_shards(self) -> int:
         return sum(self.counts)
+
+    @property
+    def digest(self) -> int:
+        """A number that tells two plans apart."""
+        return zlib.crc32(repr(self.counts).encode())
 
     def shards_of(self, rank: int) -> range:
         """The shards that `rank` computes, in the order in which it computes them."""
@@ -141,6 +147,19 @@ def cells(sizes: Sequence[int], num_hosts: int, num_lanes: int) -> list[list[ran
     # A cut is at the first block that ends at or after its share; that block is left of it.
     borders = [0, *(min(cut + 1, len(sizes)) for cut in cuts[1:]), len(sizes)]
     flat = [range(start, end) for start, end in itertools.pairwise(borders)]
+    return [flat[host * num_lanes : (host + 1) * num_lanes] for host in range(num_hosts)]
+
+
+def spread_cells(sizes: Sequence[int], num_hosts: int, num_lanes: int) -> list[list[list[int]]]:
+    """The same, but neighbouring blocks belong to different cells, and each cell begins with its
+    last blocks: a backward pass computes the last ones first, so all links are busy meanwhile.
+    """
+    loads = [0] * (num_hosts * num_lanes)
+    flat: list[list[int]] = [[] for _ in loads]
+    for index in reversed(range(len(sizes))):
+        cell = loads.index(min(loads))
+        flat[cell].append(index)
+        loads[cell] += sizes[index]
     return [flat[host * num_lanes : (host + 1) * num_lanes] for host in range(num_hosts)]
 
 

@@ -21,6 +21,7 @@ A shard without samples weighs nothing: it is EMPTY, and its sibling is the sum 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -131,6 +132,12 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
         table[node & ~1] = table[node | 1] = ABSENT
         node >>= 1
         table[node] = right if left == EMPTY else left
+
+
+def numbered(table: Sequence[int]) -> list[int]:
+    """The same table with the sums numbered from 0, in the order of their nodes."""
+    numbers = itertools.count()
+    return [next(numbers) if entry >= 0 else entry for entry in table]
 
 
 def covers(table: Sequence[int], node: int) -> bool:

@@ -56,7 +56,7 @@ class Buffers:
         # Those of one dtype are neighbours here and in a slot, in the same order.
         self._averaged: list[tuple[torch.Tensor, slice]] = []
         self._kept: list[torch.Tensor] = []
-        at = layout.gradient_bytes
+        at = 0
         for name, first, last in Layout(tuple(places.values()), end - start).dtype_ranges():
             values = as_real(self._memory[first:last].view(DTYPES[name])).view(-1)
             if values.is_floating_point():
@@ -142,11 +142,14 @@ class Buffers:
         if not self._working:
             return self._rows.none
         for mine, place in self._averaged:
-            theirs = slot.memory[place].view(mine.dtype)
+            theirs = slot.averages[place].view(mine.dtype)
             # Weight x value, like a gradient: the sum is divided by the whole weight at the root.
-            torch.mul(mine, weight, out=theirs)
             if not weight:  # 0 x NaN is NaN
                 theirs.zero_()
+            elif theirs.device == mine.device:
+                torch.mul(mine, weight, out=theirs)
+            else:
+                theirs.copy_(mine * weight)
         for theirs, mine in zip(slot.kept, self._kept, strict=True):
             theirs.copy_(mine)
         # A buffer that no shard changes is left alone at the commit: a weighted mean of equal
@@ -171,7 +174,7 @@ class Buffers:
         if not self._working:
             return
         for mine, place in self._averaged:
-            mine.copy_(mean.memory[place].view(mine.dtype))
+            mine.copy_(mean.averages[place].view(mine.dtype))
         for mine, theirs in zip(self._kept, kept, strict=True):
             mine.copy_(theirs)
         flags = changed.to(self._flat.device, torch.bool)

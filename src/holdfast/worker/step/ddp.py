@@ -14,13 +14,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Phase, Word, float_of, word_of
@@ -31,10 +28,7 @@ from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError
-from holdfast.job.settings import DdpSettings
-from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
-from holdfast.worker.process_groups.interface import has_own_gpu, set_interface
-from holdfast.worker.process_groups.rendezvous import meet
+from holdfast.worker.process_groups import collectives
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
     CommitVote,
@@ -42,6 +36,7 @@ from holdfast.worker.step.commit import (
     check_user_states,
     commit_step,
 )
+from holdfast.worker.step.compression_hook import compression_hook
 from holdfast.worker.step.gradient_norm import is_finite, norm_of, not_finite
 from holdfast.worker.step.shard_gradients import ShardGradients
 from holdfast.worker.step.shard_work import (
@@ -51,9 +46,6 @@ from holdfast.worker.step.shard_work import (
     unscaled_gradients,
 )
 from holdfast.worker.step.stepper import StepContext, Work
-
-_MAX_TIMEOUT_S: Final = 10**8
-"""Longest time that collectives wait, three years: gloo counts milliseconds in 64 bits."""
 
 
 class DdpModel(nn.Module):
@@ -103,16 +95,9 @@ class DdpStepper:
         self._non_finite = job.non_finite
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = True
+        self.sends_whole = False
         device = replica.flat.device
-        if job.network == "trusted":
-            set_interface(group)
-        dist.init_process_group(
-            "nccl" if has_own_gpu(job, group, device) else "gloo",
-            store=meet(group, worker.agent, job.network, job.port).connect(),
-            rank=group.rank,
-            world_size=len(group.members),
-            timeout=timedelta(seconds=min(job.timeout_s, _MAX_TIMEOUT_S)),
-        )
+        collectives.join(worker, device)
         self._ddp = keys = job.ddp
         wrapper = DistributedDataParallel(
             replica.model,
@@ -124,7 +109,12 @@ class DdpStepper:
             gradient_as_bucket_view=keys.gradient_as_bucket_view,
             static_graph=keys.static_graph,
         )
-        _register_hook(wrapper, keys)
+        trained = [each for each in replica.model.parameters() if each.requires_grad]
+        self._hook = hook = compression_hook(
+            job.compression, trained, keys.bucket_cap_mb, self._status
+        )
+        if hook is not None:  # a lambda, as PyTorch refuses annotations that are text
+            wrapper.register_comm_hook(None, lambda _, bucket: hook.reduce(bucket))
         model.wrap(wrapper)
         self._unused: set[str] | None = None if keys.static_graph else set()
         self.buffers = Buffers(replica, sections.slot_layout)
@@ -145,7 +135,8 @@ class DdpStepper:
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
-        self.work_items = self._job.work_items(plan, self._group.member_index)
+        # The first is its batch. The rest account for workers that the group does not have.
+        self.work_items = self._job.work_items(plan, self._group.member_index)[:1]
         assert [item.leaf for item in self.work_items] == [self._group.rank], "one batch a worker"
 
     def resume(self, step: int) -> None:
@@ -206,13 +197,10 @@ class DdpStepper:
         if not weight and not follows_graph:
             trained = (p for p in self._parameters if p.requires_grad)
             scaled = torch.stack([(p * 0).sum().real.to(loss) for p in trained]).sum()
+        self.sends_whole = self._hook is None or self._hook.begin(scale, is_whole=self.sends_whole)
         scaled.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
-        try:
+        with collectives.aborts_explained(self._group):
             scaled.backward()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            if is_connection_error(error):
-                await_abort(self._group)
-            raise
         self._check_unused(step)
         self._gradients = unscaled_gradients(self._parameters, scale)
         self._shown.show(self._gradients)
@@ -259,6 +247,8 @@ class DdpStepper:
         norm = self._checked_norm(step, scale)
         self._status.enter(Phase.OPTIMIZER)
         self._intact.begin_change(rank)
+        if self._hook is not None:
+            self._hook.end(is_finite=is_finite(norm))
         if is_finite(norm):
             if self.on_gradients is not None:
                 self.on_gradients()
@@ -317,23 +307,3 @@ class DdpStepper:
         elif self._clip_norm is not None:
             nn.utils.clip_grads_with_norm_(self._replica.parameters.values(), self._clip_norm, norm)
         return float(norm)
-
-
-def _register_hook(wrapper: DistributedDataParallel, keys: DdpSettings) -> None:
-    """Have gradients compressed as the job says.
-
-    Raises:
-        JobError: PyTorch cannot do so here.
-    """
-    if keys.hook == "none":
-        return
-    low_rank = powerSGD_hook.PowerSGDState(None, keys.powersgd_rank, keys.powersgd_start)
-    hooks: dict[str, tuple[object, Callable[..., Any]]] = {
-        "fp16": (None, default_hooks.fp16_compress_hook),
-        "bf16": (None, default_hooks.bf16_compress_hook),
-        "powersgd": (low_rank, powerSGD_hook.powerSGD_hook),
-    }
-    try:
-        wrapper.register_comm_hook(*hooks[keys.hook])
-    except TypeError as error:
-        raise JobError(f"ddp.hook={keys.hook}: {error}; choose another one") from None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,10 +28,9 @@ from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.device_sums import DeviceSums
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.gradient_sets import Gradients, GradientSet, multiply
-from holdfast.collectives.reduction import Reduced, check_summed, check_weight
+from holdfast.collectives.reduction import Reduced
 from holdfast.collectives.slot import SlotLayout
 from holdfast.core.balance.times import StepTimes
-from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
 from holdfast.worker.process_groups.device_messages import ProcessGroupMessages
 from holdfast.worker.step.buffers import Buffers
@@ -64,18 +62,16 @@ class DeviceStepper:
         self._replicas = context.replicas
         sections = context.sections
         self._intact = sections.intact
-        self._num_leaves = sections.num_leaves
-        self._num_sets = sections.num_slots
         device = replica.flat.device
-        # All of a set but its gradients, which autograd allocates.
         rest = SlotLayout({}, replica.model_buffers)
+        self._sums = PartialSums(device, rest, sections.num_slots, sections.num_leaves)
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
+        self.sends_whole = False
         self.on_gradients: Callable[[], object] | None = None
         self.buffers = Buffers(replica, rest)
         self._names = list(context.trained)
         self._pass = ShardPass[CurrentShard](context, self.buffers, self._collect)
-        self._sets = defaultdict[int, GradientSet](functools.partial(GradientSet, rest, device))
         self._mean = GradientSet(rest, device)
         self._norm = norm_on(device, context.trained, replica.model_buffers)
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
@@ -85,19 +81,15 @@ class DeviceStepper:
             self._group, sections.reduction, device, sections.mapped, self._messages
         )
         self._reducer = TreeReducer(
-            self._group, sections.reduction, self._num_leaves, begin_reduce, self._device_sums
+            self._group, sections.reduction, sections.num_leaves, begin_reduce, self._device_sums
         )
         self._members = self._group.members
-        self._peer_tables: list[list[int]] = []
         self.restart()
 
     def restart(self) -> None:
         """Implements `Stepper.restart`; a commit begins the next step alike."""
         self._pass.begin_step()
-        self._peer_tables = []
-        for each in self._sets.values():
-            each.gradients = []
-        self._sums = PartialSums(self._sets.__getitem__, self._num_sets, self._num_leaves)
+        self._sums.clear()
 
     def assign(self, step: int, plan: Plan) -> None:  # noqa: ARG002  # the protocol's
         """Implements `Stepper.assign`."""
@@ -114,22 +106,16 @@ class DeviceStepper:
         if self._job.merges_shards or (is_changed and not self._sums.has_capacity):
             self.restart()
         # From here on every member knows which leaves are computed, by any member.
-        self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
+        self._sums.tables_of_members = self._reducer.gather_tables(self._sums.table, step)
 
     def next_work(self) -> Work | None:
         """Implements `Stepper.next_work`."""
-        items = (item for item in self.work_items if not self._is_computed(item.leaf))
+        items = (item for item in self.work_items if not self._sums.covers(item.leaf))
         return next((Work(item, is_check=False) for item in items), None)
-
-    def _is_computed(self, leaf: int) -> bool:
-        """True if some member has computed `leaf` in this step."""
-        node = tree.leaf(leaf, self._num_leaves)
-        peers = any(tree.covers(table, node) for table in self._peer_tables)
-        return peers or self._sums.covers(leaf)
 
     def begin_shard(self, work: Work, seed: int) -> None:
         """Implements `Stepper.begin_shard`."""
-        shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take_slot())
+        shard = CurrentShard(leaf=work.item.leaf, number=self._sums.take())
         self._pass.begin(shard, seed)
 
     def backward(
@@ -145,20 +131,13 @@ class DeviceStepper:
     def end_shard(self) -> None:
         """Complete the shard's set and add it to its sibling's, if that is here."""
         shard = self._pass.end()
-        if shard is None:
-            return
-        if not shard.weight:
-            self._sums.give_back(shard.number)
-            self._sums.enter(shard.leaf, tree.EMPTY)
-            return
-        own = self._sums.slots(shard.number)
-        own.rest.used.copy_(self.buffers.write_to(own.rest, shard.weight))
-        own.write_logged(shard.logged)
-        self._sums.enter(shard.leaf, shard.number)
+        if shard is not None:
+            self._sums.take_buffers(shard, self.buffers)
+            self._sums.complete(shard)
 
     def skip_shard(self, work: Work) -> None:
         """Implements `Stepper.skip_shard`."""
-        self._sums.enter(work.item.leaf, tree.EMPTY)
+        self._sums.skip(work.item.leaf)
 
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
@@ -167,13 +146,14 @@ class DeviceStepper:
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted:
         """Implements `Stepper.commit`."""
+        self.sends_whole = True  # no gradient is compressed here
         self._status.enter(Phase.REDUCE)
         stops = self._job.non_finite == "stop" and scale == 1
         if len(self._group.members) == 1:
-            mean = self._own_mean(step)
+            mean = self._sums.mean(step)
             self._status[Word.REDUCED_STEP] = step + 1
             return self._apply(step, mean, vote.requests, (vote.times,), stops=stops)
-        table = self._device_sums.publish(self._sums.table, self._sets.__getitem__)
+        table = self._device_sums.publish(self._sums.table, self._sums.sets.__getitem__)
         reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         # The gradient is summed, and nothing is changed yet: all members commit the step, or none.
         check_user_states(self._group, reduced)
@@ -254,30 +234,6 @@ class DeviceStepper:
             times=times,
         )
 
-    def _own_mean(self, step: int) -> GradientSet:
-        """The mean of all shards, which a lone worker has computed; their sums are used up.
-
-        Raises:
-            JobError: There is no gradient, or the weights do not add up to more than 0.
-        """
-        term = tree.reduction({self._group.rank: self._sums.table}, self._num_leaves)
-        total = self._sum(check_summed(step, term))
-        check_weight(step, total.weight)
-        # By a tensor: a GPU multiplies by the rounded inverse of a number.
-        stats = total.rest.stats
-        stats.div_(torch.full_like(stats, total.weight))
-        # Where weights add up to 1, but for rounding, the sum is the mean.
-        if not math.isclose(total.weight, 1, rel_tol=1e-12):
-            total.divide(total.weight)
-        return total
-
-    def _sum(self, term: tree.Term) -> GradientSet:
-        if isinstance(term, tree.Partial):
-            return self._sets[term.slot]
-        left = self._sum(term.left)
-        left.add(self._sum(term.right))
-        return left
-
     def _defers(self, gradients: Sequence[torch.Tensor]) -> bool:
         """True if the device alone can decide on a step with these gradients."""
         return (
@@ -312,4 +268,4 @@ class DeviceStepper:
 
     def _collect(self, shard: CurrentShard, gradients: Gradients, loss: torch.Tensor) -> None:
         assert shard.weight is not None, "gradients without a weight"
-        self._sums.slots(shard.number).begin(gradients, shard.weight, loss)
+        self._sums.sets[shard.number].begin(gradients, shard.weight, loss)

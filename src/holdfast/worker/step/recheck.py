@@ -13,7 +13,6 @@ part of the step and complete it. A new generation ends a recheck without a resu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -44,7 +43,7 @@ class Recheck:
         group: The workers.
         memory: Memory in which their partial sums can be read.
         tables: Every member's slots by node.
-        num_leaves: Leaves of the tree; each is a shard.
+        own: Partial sums that take the results, of as many shards as the tree has leaves.
 
     Attributes:
         shards: Shards that this worker recomputes.
@@ -56,7 +55,7 @@ class Recheck:
         group: Group,
         memory: ReductionMemory,
         tables: Mapping[int, Sequence[int]],
-        num_leaves: int,
+        own: PartialSums,
     ) -> None:
         # All slots are whole and no worker writes to one until the next step: every member reads
         # all of them.
@@ -77,7 +76,7 @@ class Recheck:
         suspects = odd if self._sums_are_odd else held  # maybe only their total is not finite
         self._group = group
         self._shards_of = {
-            rank: [shard for node in sums for shard in tree.leaves(node, num_leaves)]
+            rank: [shard for node in sums for shard in tree.leaves(node, own.num_leaves)]
             for rank, sums in suspects.items()
         }
         # A worker never checks itself, unless it is alone: a repeatable fault would give equal
@@ -85,18 +84,14 @@ class Recheck:
         before = group.members[group.member_index - 1]
         self._theirs = suspects[before]
         self.shards = self._shards_of[before]
-        layout = memory.layout
-        size_bytes = layout.layout.size_bytes
-        self.sums: PartialSums[Slot] = PartialSums(
-            functools.cache(lambda _: Slot(torch.zeros(size_bytes, dtype=torch.uint8), layout)),
-            len(self._theirs) + tree.max_partials(num_leaves),
-            num_leaves,
-        )
+        self.sums = own
+        size_bytes = memory.layout.layout.size_bytes
+        self._slot = Slot(torch.zeros(size_bytes, dtype=torch.uint8), memory.layout)
         self._finding = _SAME_BITS
 
-    def examine(self, shard: int, slot: Slot) -> None:
-        """Note whether a recomputed shard is not finite by itself."""
-        if self._finding == _SAME_BITS and not is_finite(slot.norm()):
+    def examine(self, shard: int, number: int) -> None:
+        """Note whether a recomputed shard, which is in a set, is not finite by itself."""
+        if self._finding == _SAME_BITS and not is_finite(self._written(number).norm()):
             self._finding = 1 + shard
 
     def resolve(self, step: int, norms: Mapping[str, float]) -> NonFiniteError:
@@ -148,8 +143,13 @@ class Recheck:
         """True if this worker has found the same bits for a node."""
         number = self.sums.table[node]
         return number != tree.EMPTY and all(
-            map(_have_same_bits, self.sums.slots(number).sums, theirs.sums)
+            map(_have_same_bits, self._written(number).sums, theirs.sums)
         )
+
+    def _written(self, number: int) -> Slot:
+        """An own sum, in the form of those in slots."""
+        self.sums.sets[number].write_sums(self._slot)
+        return self._slot
 
 
 def _have_same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:

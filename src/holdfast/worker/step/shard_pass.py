@@ -87,6 +87,29 @@ class ShardPass(Generic[S]):
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None
     ) -> None:
         """Compute weight x gradient of the shard; as `Stepper.backward`."""
+        shard = self.accept(loss, weight)
+        if not weight:  # the loss may be NaN, and 0 x NaN is not 0
+            zeros = [p.detach().new_zeros(()).expand(p.shape) for p in self.parameters]
+            self._shown.show(zeros)
+            return
+        inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
+        factor = weight * scale
+
+        # Autograd gives weight x scale x gradient: no pass over the gradient applies the weight.
+        def run() -> None:
+            torch.autograd.backward(loss if factor == 1 else loss * factor, inputs=inputs)
+
+        gradients = self.compute(shard, run, scale)
+        if not shard.discarded:
+            self._collect(shard, gradients, loss)
+        self._shown.show(gradients)
+
+    def accept(self, loss: torch.Tensor, weight: float) -> S:
+        """Check the loss of the shard, and note its weight; returns the shard.
+
+        Raises:
+            JobError: The loss is not a scalar that depends on the model, or is the second one.
+        """
         shard = self.shard
         assert shard is not None, "backward without a shard"
         if shard.weight is not None:
@@ -98,16 +121,13 @@ class ShardPass(Generic[S]):
         self._leaves.check(loss, self._status[Word.COMMITTED])
         # A second call is refused from here on, unless this one fails.
         shard.weight = weight
-        if not weight:  # the loss may be NaN, and 0 x NaN is not 0
-            zeros = [p.detach().new_zeros(()).expand(p.shape) for p in self.parameters]
-            self._shown.show(zeros)
-            return
-        inputs = None if trains is None else [p for p in trains.parameters() if p.requires_grad]
+        return shard
+
+    def compute(self, shard: S, run: Callable[[], None], scale: int) -> Gradients:
+        """The gradients of a shard, which `run` has autograd compute."""
         before = self._status.enter(Phase.BACKWARD)
-        factor = weight * scale
-        # Autograd gives weight x scale x gradient: no pass over the gradient applies the weight.
         try:
-            torch.autograd.backward(loss if factor == 1 else loss * factor, inputs=inputs)
+            run()
         except Exception:
             # User code may catch it: the part that autograd has computed never counts.
             shard.weight = None
@@ -118,10 +138,8 @@ class ShardPass(Generic[S]):
         self._failpoints.at_gradient(self.parameters)
         gradients = unscaled_gradients(self.parameters, scale)
         shard.fired = [gradient is not None for gradient in gradients]
-        if not shard.discarded:
-            self._collect(shard, gradients, loss)
-        self._shown.show(gradients)
         self._status.enter(before)
+        return gradients
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Add values to what the shard logs; as `Stepper.log`."""

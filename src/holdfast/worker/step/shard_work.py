@@ -1,29 +1,33 @@
 """Shard work: the shard that a worker computes, and the partial sums of those that it has computed.
 
-    begin_shard ─▶ CurrentShard ─▶ end_shard ─▶ PartialSums: a slot for each node that is complete
+    begin_shard ─▶ CurrentShard ─▶ end_shard ─▶ PartialSums: a set for each node that is complete
 
 Also the checks of what user code gives for a shard.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.arena.replica import Replica
-from holdfast.collectives.gradient_sets import Gradients
-from holdfast.collectives.slot import LOGGED, NUM_STATS
+from holdfast.collectives.gradient_sets import Gradients, GradientSet
+from holdfast.collectives.reduction import check_summed, check_weight
+from holdfast.collectives.slot import LOGGED, NUM_STATS, SlotLayout
 from holdfast.core.step import tree
 from holdfast.errors import JobError
+from holdfast.worker.step.buffers import Buffers
 
 _INTERVAL: Final = 16
 """Steps from one check to the next, apart from the first two: a check visits each node of the graph
@@ -55,65 +59,125 @@ class CurrentShard:
     logged: dict[str, Any] = field(default_factory=dict)
 
 
-class Sum(Protocol):
-    """A partial sum."""
-
-    def add(self, other: Self) -> None:
-        """Add the sum of the sibling to the right, which is free afterwards."""
-        ...
-
-
-S = TypeVar("S", bound=Sum)
-
-
-class PartialSums(Generic[S]):
+class PartialSums:
     """The partial sums of one worker.
 
     Args:
-        slots: Its partial sums, by number.
-        num_slots: How many there are.
+        device: Device that computes the shards.
+        rest: Layout of all of a sum but its gradients, which autograd allocates.
+        num_sums: The most sums at a time.
         num_leaves: Leaves of the tree.
 
     Attributes:
-        slots: The argument.
+        sets: The sums by number.
+        num_leaves: The argument.
         table: The number of each node's sum, or ABSENT or EMPTY; see `core.step.tree`.
+        tables_of_members: Tables that all members had when they resumed the step.
     """
 
-    def __init__(self, slots: Callable[[int], S], num_slots: int, num_leaves: int) -> None:
-        self.slots = slots
-        self._num_leaves = num_leaves
-        self.table = [tree.ABSENT] * tree.num_nodes(num_leaves)
-        self._free = list(reversed(range(num_slots)))
+    def __init__(
+        self,
+        device: torch.device,
+        rest: SlotLayout,
+        num_sums: int,
+        num_leaves: int,
+    ) -> None:
+        self.sets = defaultdict[int, GradientSet](functools.partial(GradientSet, rest, device))
+        self._num_sums = num_sums
+        self.num_leaves = num_leaves
+        self.clear()
 
-    @property
-    def is_empty(self) -> bool:
-        """True if no leaf is accounted for."""
-        return all(entry == tree.ABSENT for entry in self.table)
+    def clear(self) -> None:
+        """Forget all sums, also those of other members."""
+        for each in self.sets.values():
+            each.gradients = []
+        self.table = [tree.ABSENT] * tree.num_nodes(self.num_leaves)
+        self.tables_of_members: list[list[int]] = []
+        self._free = list(reversed(range(self._num_sums)))
 
     @property
     def has_capacity(self) -> bool:
-        """True if there are enough slots for any range of leaves."""
-        return len(self._free) >= tree.max_partials(self._num_leaves)
+        """True if there is space for any range of leaves."""
+        return len(self._free) >= tree.max_partials(self.num_leaves)
 
     def covers(self, leaf: int) -> bool:
-        """True if a leaf is accounted for."""
-        return tree.covers(self.table, tree.leaf(leaf, self._num_leaves))
+        """True if some member has accounted for a leaf."""
+        node = tree.leaf(leaf, self.num_leaves)
+        return any(tree.covers(each, node) for each in (self.table, *self.tables_of_members))
 
-    def take_slot(self) -> int:
-        """Reserve a slot for one more leaf."""
+    def take(self) -> int:
+        """Reserve a set for one more leaf; returns its number."""
         return self._free.pop()
 
-    def give_back(self, slot: int) -> None:
-        """Return a slot that was reserved and is not used."""
-        self._free.append(slot)
+    def give_back(self, number: int) -> None:
+        """Return a set that was reserved and is not used."""
+        self.sets[number].gradients = []
+        self._free.append(number)
 
-    def enter(self, leaf: int, slot: int) -> None:
-        """Account for a leaf whose sum is in `slot`, or which is EMPTY; add siblings."""
-        tree.carry(self.table, tree.leaf(leaf, self._num_leaves), slot, self._merge)
+    def take_buffers(self, shard: CurrentShard, buffers: Buffers) -> None:
+        """Take the values of the buffers after a shard to its set.
+
+        Raises:
+            JobError: A buffer changed its shape.
+        """
+        if shard.weight:
+            own = self.sets[shard.number].rest
+            own.used.copy_(buffers.write_to(own, shard.weight))
+
+    def complete(self, shard: CurrentShard) -> None:
+        """Account for a shard whose gradients and buffers are in its set, and add siblings.
+
+        Raises:
+            JobError: Siblings have logged other names.
+        """
+        if not shard.weight:
+            self.give_back(shard.number)
+            self.skip(shard.leaf)
+            return
+        self.sets[shard.number].write_logged(shard.logged)
+        # The set is whole before the table says so.
+        self._enter(shard.leaf, shard.number)
+
+    def keep(self, shard: CurrentShard) -> None:
+        """Account for a shard like `complete`, but leave its sum apart from its sibling's."""
+        self.sets[shard.number].write_logged(shard.logged)
+        self.table[tree.leaf(shard.leaf, self.num_leaves)] = shard.number
+
+    def has(self, shard: CurrentShard) -> bool:
+        """True if the sum of a shard is complete, and apart."""
+        return self.table[tree.leaf(shard.leaf, self.num_leaves)] == shard.number
+
+    def skip(self, leaf: int) -> None:
+        """Account for a leaf that weighs nothing."""
+        self._enter(leaf, tree.EMPTY)
+
+    def mean(self, step: int) -> GradientSet:
+        """The mean of all shards, of which this worker has computed each; the sums are used up.
+
+        Args:
+            step: Steps committed before.
+
+        Raises:
+            JobError: There is no gradient, or the weights do not add up to more than 0.
+        """
+        term = tree.reduction({0: self.table}, self.num_leaves)
+        total = self._sum(check_summed(step, term))
+        check_weight(step, total.weight)
+        return total.to_mean()
+
+    def _sum(self, term: tree.Term) -> GradientSet:
+        if isinstance(term, tree.Partial):
+            return self.sets[term.slot]
+        left = self._sum(term.left)
+        left.add(self._sum(term.right))
+        return left
+
+    def _enter(self, leaf: int, number: int) -> None:
+        tree.carry(self.table, tree.leaf(leaf, self.num_leaves), number, self._merge)
 
     def _merge(self, left: int, right: int) -> None:
-        # The left slot takes the sum; the right one is free for the next shard.
-        self.slots(left).add(self.slots(right))
+        # The left set takes the sum; the right one is free for the next shard.
+        self.sets[left].add(self.sets[right])
         self._free.append(right)
 
 
@@ -133,6 +197,10 @@ class LossLeaves:
         self._inputs: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._checks = 0
         self._step = -1
+
+    def allow(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let losses depend on further tensors, which live as long as the run."""
+        self._harmless.update(map(id, tensors))
 
     def check(self, loss: torch.Tensor, step: int) -> None:
         """Check the loss of a shard, if it is due in this step.
@@ -202,7 +270,7 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     gradients: Gradients = list(map(_GRADIENT, parameters))
     found = [gradient for gradient in gradients if gradient is not None]
     if any(map(_IS_SPARSE, found)) or any(map(torch.is_conj, found)):
-        gradients = [None if each is None else _whole(each) for each in gradients]
+        gradients = [None if each is None else dense(each) for each in gradients]
         found = [gradient for gradient in gradients if gradient is not None]
     # A power of two: the division changes no bit, unless a gradient is too small for float32.
     if scale != 1 and found:
@@ -210,7 +278,8 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     return gradients
 
 
-def _whole(gradient: torch.Tensor) -> torch.Tensor:
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient that is dense, and with all bits of it in memory."""
     return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.resolve_conj()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -50,6 +51,7 @@ class StepContext:
         sections: The memory that the workers share.
         replicas: Compares the replica with those of the other members.
         worker: The job, the group, the status and the failpoints of this worker.
+        run_dir: The run directory.
     """
 
     replica: Replica
@@ -57,6 +59,7 @@ class StepContext:
     sections: Sections
     replicas: ReplicaChecker
     worker: WorkerContext
+    run_dir: Path
 
 
 class Stepper(Protocol):
@@ -66,6 +69,8 @@ class Stepper(Protocol):
         work_items: Work of this worker in every step.
         needs_every_worker: True if every worker computes something in every step. Then one without
             samples computes a batch of others' samples, with a weight of 0.
+        sends_whole: True if the next gradient is not compressed, whatever the job says; set before
+            its first shard. After the commit: True if it was not.
         buffers: The model's buffers.
         on_gradients: Called in every commit once `parameter.grad` is the step's clipped gradient,
             before the optimizers are stepped.
@@ -73,6 +78,7 @@ class Stepper(Protocol):
 
     work_items: Sequence[WorkItem]
     needs_every_worker: bool
+    sends_whole: bool
     buffers: Buffers
     on_gradients: Callable[[], object] | None
 

@@ -4,29 +4,32 @@
     then once:        commit: reduce ─▶ check ─▶ clip ─▶ optimizer ─▶ buffers ─▶ commit
 
 Each shard starts from the same weights and the same buffers, with random numbers of its own. The
-loss is multiplied by the shard's weight, so autograd gives weight x gradient. That is written to
-the shard's slot in the arena, and never copied again. Siblings in the tree are added as soon as
-both are there. The reduction leaves its result in the root slot, from where the optimizer reads it.
+loss is multiplied by the shard's weight, so autograd gives weight x gradient. That stays in its
+memory, and siblings in the tree are added there as soon as both are there. What other workers read
+is written to slots in the arena once, at the commit. The reduction leaves its result in the root
+slot, from where the optimizer reads it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from holdfast.arena.memory import Phase, Word
+from holdfast.collectives.algorithms.choice import TREE
+from holdfast.collectives.algorithms.vector_sums import VectorSums
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.gradient_sets import Gradients
 from holdfast.collectives.reduction import Reduced
-from holdfast.collectives.slot import LOSS, WEIGHT, Slot
-from holdfast.core.step import tree
+from holdfast.collectives.slot import LOSS, SlotLayout
 from holdfast.core.step.plan import Plan, WorkItem
+from holdfast.rundir.run_directory import log_event
 from holdfast.worker.checks.shard_verifier import ShardVerifier, digest_of
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import (
@@ -37,26 +40,21 @@ from holdfast.worker.step.commit import (
 )
 from holdfast.worker.step.gradient_norm import is_finite, norm_of, norm_of_norms, not_finite
 from holdfast.worker.step.recheck import Recheck
+from holdfast.worker.step.sent_ahead import SentAhead
 from holdfast.worker.step.shard_pass import ShardPass
 from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
 
 
 @dataclass(slots=True, kw_only=True)
-class _SlotShard(CurrentShard):
-    """A shard whose gradient goes to a slot.
+class _TreeShard(CurrentShard):
+    """A shard that counts, or is checked.
 
     Attributes:
-        slot: Memory of its partial sum.
-        lends_gradients: True if its gradients are lent, not copied; see `collectives.lending`.
         verify_only: True if it is assigned to another worker, and this one only verifies it.
-        raw_gradients: The gradients as autograd gives them, if they are verified.
     """
 
-    slot: Slot
-    lends_gradients: bool
     verify_only: bool
-    raw_gradients: list[torch.Tensor] = field(default_factory=list)
 
 
 class TreeStepper:
@@ -80,54 +78,72 @@ class TreeStepper:
         self.work_items: Sequence[WorkItem] = ()
         self.needs_every_worker = False
         self._names = layout.parameter_names
-        self.buffers = Buffers(replica, layout)
-        self._pass = ShardPass[_SlotShard](context, self.buffers, self._collect)
+        rest = SlotLayout({}, replica.model_buffers)
+        self.buffers = Buffers(replica, rest)
+        self._pass = ShardPass[_TreeShard](context, self.buffers, self._collect)
         self._parameters = self._pass.parameters
         self._root_gradients = sections.root.gradients
         self._optimizer_reads_only = True  # until it writes to a gradient
         begin_reduce = functools.partial(self._status.enter, Phase.REDUCE)
-        self._reducer = TreeReducer(group, sections.reduction, sections.num_leaves, begin_reduce)
-        self._lending = self._reducer.blocks.lending
+        num_leaves = sections.num_leaves
+        self._reducer = TreeReducer(group, sections.reduction, num_leaves, begin_reduce)
+        self._ahead = SentAhead(self._parameters, layout, self._reducer)
+        self._plan = 0
+        self._vectors: VectorSums | None = None
+        if job.adds_vectors:
+            self._vectors = VectorSums(group, sections.reduction, job.collective, job.compression)
+        self.sends_whole = False
+        self._is_added_whole = False
+        self._run_dir = context.run_dir
+        self._new_sums = functools.partial(PartialSums, replica.flat.device, rest)
+        self._sums = self._new_sums(sections.num_slots, num_leaves)
         self._verifier = ShardVerifier(group, sections.verification, job.verify.recompute)
         self.on_gradients: Callable[[], object] | None = None
         self._recheck: Recheck | None = None
         self._members = group.members
-        self._peer_tables: list[list[int]] = []
         self.restart()
 
     def restart(self) -> None:
         """Implements `Stepper.restart`; a commit begins the next step alike."""
         self._pass.begin_step()
         self._recheck = None
-        self._peer_tables = []
-        self._lending.end()
-        own_slots = functools.partial(self._sections.slot, self._group.rank)
-        self._sums: PartialSums[Slot] = PartialSums(
-            own_slots, self._sections.num_slots, self._sections.num_leaves
-        )
+        self._ahead.drop()
+        self._reducer.blocks.forget()
+        self._sums.clear()
 
     def assign(self, step: int, plan: Plan) -> None:
         """Implements `Stepper.assign`."""
         self.work_items = self._job.work_items(plan, self._group.member_index)
+        self._plan = plan.digest
         self._verifier.begin(step, plan)
 
     def resume(self, step: int) -> None:
         """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
         self._recheck = None
-        # This worker may get more of the step than it had: then it holds several partial sums, and
-        # other workers read blocks that were its own.
-        self._lending.write_back()
-        if self._pass.shard is not None:
-            self._pass.shard.lends_gradients = False
+        self._ahead.cancel()
         is_changed = self._members != self._group.members
         if is_changed:
             self._members = self._group.members
             self._reducer.assign_blocks()
+        if self._vectors is not None:
+            self._choose(self._vectors, step)
         # The new plan may merge other shards, or leave more partial sums.
         if self._job.merges_shards or (is_changed and not self._sums.has_capacity):
             self.restart()
         # From here on every member knows which leaves are computed, by any member.
-        self._peer_tables = self._reducer.gather_tables(self._sums.table, step)
+        self._sums.tables_of_members = self._reducer.gather_tables(self._sums.table, step)
+
+    def _choose(self, vectors: VectorSums, step: int) -> None:
+        """Get ready to add vectors with the members of a new generation."""
+        chosen = vectors.begin_generation(step, self._sums.num_leaves)
+        self._is_added_whole = vectors.name != TREE
+        self._reducer.add_vectors(vectors if self._is_added_whole else None)
+        if self._group.member_index != 0:
+            return
+        if chosen is not None:
+            log_event(self._run_dir, "collective-chosen", step=step, **chosen.fields())
+        elif self._job.compression.is_on:
+            log_event(self._run_dir, "compression-unused", step=step)
 
     def next_work(self) -> Work | None:
         """Implements `Stepper.next_work`."""
@@ -135,31 +151,18 @@ class TreeStepper:
         if self._recheck is not None:
             items = [WorkItem.of_shard(shard) for shard in self._recheck.shards]
         for item in items:
-            if not self._is_computed(item.leaf):
+            if not self._current_sums.covers(item.leaf):
                 return Work(item, is_check=self._recheck is not None)
         return next(
             (Work(WorkItem.of_shard(shard), is_check=True) for shard in self._verifier.pending),
             None,
         )
 
-    def _is_computed(self, leaf: int) -> bool:
-        """True if some member has computed `leaf` in this step, or this one in its recheck."""
-        node = tree.leaf(leaf, self._sections.num_leaves)
-        peers = self._peer_tables if self._recheck is None else []
-        return self._current_sums.covers(leaf) or any(tree.covers(table, node) for table in peers)
-
     def begin_shard(self, work: Work, seed: int) -> None:
         """Implements `Stepper.begin_shard`."""
-        # A lone partial sum is read where autograd leaves it; a GPU's memory cannot be read here.
-        lends = len(self.work_items) == 1 and self._sums.is_empty and self._recheck is None
-        number = self._current_sums.take_slot()
-        slot = self._current_sums.slots(number)
-        slot.stats.zero_()
-        shard = _SlotShard(
+        shard = _TreeShard(
             leaf=work.item.leaf,
-            number=number,
-            slot=slot,
-            lends_gradients=lends and self._replica.flat.device.type == "cpu",
+            number=self._current_sums.take(),
             verify_only=self._is_verified_only(work),
         )
         self._pass.begin(shard, seed)
@@ -171,7 +174,23 @@ class TreeStepper:
         self, loss: torch.Tensor, weight: float, scale: int, trains: nn.Module | None = None
     ) -> None:
         """Implements `Stepper.backward`."""
+        shard = self._pass.shard
+        if shard is not None and weight and scale == 1 and self._is_last_between_hosts(shard):
+            step = self._status[Word.COMMITTED]
+            self._ahead.begin(self._sums, shard, weight, step, self._plan)
         self._pass.backward(loss, weight, scale, trains)
+
+    def _is_last_between_hosts(self, shard: _TreeShard) -> bool:
+        """True if a shard completes what this worker sends, and each host has one worker."""
+        network = self._group.network
+        if network is None or not network.has_background_lane or self._reducer.hosts.has_begun:
+            return False
+        if self._is_added_whole:  # by another algorithm, as one vector
+            return False
+        if shard.weight is not None or shard.verify_only or self._recheck is not None:
+            return False
+        left = [item.leaf for item in self.work_items if not self._sums.covers(item.leaf)]
+        return left == [shard.leaf] and self._replica.flat.is_cpu
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Implements `Stepper.log`."""
@@ -183,22 +202,25 @@ class TreeStepper:
         if shard is None:
             return
         if shard.verify_only:
-            self._current_sums.give_back(shard.number)
             self._verifier.record(shard.leaf, self._digest(shard) if shard.weight else None)
-        elif not shard.weight:
-            self._current_sums.give_back(shard.number)
-            self._current_sums.enter(shard.leaf, tree.EMPTY)
+            self._sums.give_back(shard.number)
+            return
+        if shard.weight and self._recheck is not None:
+            self._recheck.examine(shard.leaf, shard.number)
+        elif shard.weight and self._verifier.checks(shard.leaf):
+            self._verifier.publish(shard.leaf, self._digest(shard))
+        self._current_sums.take_buffers(shard, self.buffers)
+        if self._ahead.holds(shard):
+            self._sums.keep(shard)
         else:
-            # The slot is whole before the table says so.
-            self._complete(shard, shard.weight)
-            self._current_sums.enter(shard.leaf, shard.number)
+            self._current_sums.complete(shard)
 
     def skip_shard(self, work: Work) -> None:
         """Implements `Stepper.skip_shard`."""
         if self._is_verified_only(work):
             self._verifier.record(work.item.leaf, None)
         else:
-            self._current_sums.enter(work.item.leaf, tree.EMPTY)
+            self._current_sums.skip(work.item.leaf)
 
     def abandon(self) -> None:
         """Implements `Stepper.abandon`."""
@@ -215,7 +237,12 @@ class TreeStepper:
         # All members have recomputed the disputed shard: now they decide.
         if self._verifier.is_disputed:
             self._verifier.resolve()
-        reduced = self._reduce(step, vote)
+        table = self._ahead.finish(self._sums)
+        if table is None:
+            table = self._reducer.blocks.publish(
+                self._sums.table, self._sums.sets.__getitem__, whole=self._is_added_whole
+            )
+        reduced = self._reduce(table, step, vote)
         # The gradient is summed, and nothing is changed yet. Every check from here to `_publish`
         # has the same input on all members, so all commit the step or none does.
         check_user_states(self._group, reduced)
@@ -226,7 +253,7 @@ class TreeStepper:
         if not is_finite(reduced.norm):
             self._replicas.check_all(step)  # a wrong weight causes that, too
             if self._non_finite == "recompute":
-                reduced = self._reduce(step, vote)  # the error may be in the sum
+                reduced = self._reduce(table, step, vote)  # the error may be in the sum
         if is_finite(reduced.norm):
             if self._clip_norm is not None and reduced.norm > self._clip_norm:
                 self._reducer.scale_gradient(self._clip_norm / (reduced.norm + 1e-6), step)
@@ -245,8 +272,11 @@ class TreeStepper:
             self._group.barrier(WorkerTag.COMMIT, step)
         return self._apply(step, reduced)
 
-    def _reduce(self, step: int, vote: CommitVote) -> Reduced:
-        reduced = self._reducer.reduce(self._sums.table, step, vote.value, vote.replica, vote.times)
+    def _reduce(self, table: Sequence[int], step: int, vote: CommitVote) -> Reduced:
+        if self._vectors is not None:
+            self.sends_whole |= not self._vectors.compresses
+            self._vectors.sends_whole = self.sends_whole
+        reduced = self._reducer.reduce(table, step, vote.value, vote.replica, vote.times)
         reduced = self._with_norm(reduced)
         return replace(reduced, norm=self._replicas.common_norm(step, reduced.norm))
 
@@ -268,6 +298,8 @@ class TreeStepper:
         self._sections.intact.begin_change(self._group.rank)
         if is_finite(reduced.norm):
             self._update(reduced)
+        elif self._vectors is not None:
+            self._vectors.undo(step)
         self.restart()
         self._verifier.begin(step + 1)
         return commit_step(self._status, step, reduced, reduced.norm)
@@ -277,13 +309,12 @@ class TreeStepper:
         return dict(zip(self._names, map(norm_of, self._root_gradients), strict=True))
 
     def _begin_recheck(self, step: int) -> None:
-        self._lending.write_back()
+        self._reducer.blocks.publish(self._sums.table, self._sums.sets.__getitem__, whole=True)
         self._group.barrier(WorkerTag.RECHECK, step)  # all slots are whole
+        num_leaves = self._sums.num_leaves
+        recomputed = self._new_sums(num_leaves, num_leaves)
         self._recheck = Recheck(
-            self._group,
-            self._sections.reduction,
-            self._reducer.published(),
-            self._sections.num_leaves,
+            self._group, self._sections.reduction, self._reducer.published(), recomputed
         )
 
     def _update(self, reduced: Reduced) -> None:
@@ -317,36 +348,16 @@ class TreeStepper:
         self.buffers.take(self._sections.root, changed, reduced.kept)
 
     @property
-    def _current_sums(self) -> PartialSums[Slot]:
+    def _current_sums(self) -> PartialSums:
         """Partial sums that take the shards that are computed now."""
         return self._sums if self._recheck is None else self._recheck.sums
 
-    def _complete(self, shard: _SlotShard, weight: float) -> None:
-        """Write what a shard leaves, apart from its gradients, to its slot."""
-        slot = shard.slot
-        changed = self.buffers.write_to(slot, weight)
-        slot.write_used([*shard.fired, *changed.tolist()])
-        slot.write_logged(shard.logged, weight)
-        if self._recheck is not None:
-            self._recheck.examine(shard.leaf, slot)
-        elif self._verifier.checks(shard.leaf):
-            self._verifier.publish(shard.leaf, self._digest(shard))
+    def _digest(self, shard: CurrentShard) -> int:
+        found = self._current_sums.sets[shard.number]
+        gradients = [each for each in found.gradients if each is not None]
+        return digest_of(float(found.rest.stats[LOSS]), gradients, self.buffers.current_values())
 
-    def _digest(self, shard: _SlotShard) -> int:
-        return digest_of(
-            float(shard.slot.stats[LOSS]), shard.raw_gradients, self.buffers.current_values()
-        )
-
-    def _collect(self, shard: _SlotShard, gradients: Gradients, loss: torch.Tensor) -> None:
-        """Move gradients into the shard's slot, or lend them."""
+    def _collect(self, shard: CurrentShard, gradients: Gradients, loss: torch.Tensor) -> None:
         assert shard.weight is not None, "gradients without a weight"
-        shard.slot.stats[WEIGHT] = shard.weight
-        shard.slot.stats[LOSS] = shard.weight * loss.detach().double()  # waits for a GPU
-        if shard.verify_only or self._verifier.checks(shard.leaf):
-            shard.raw_gradients = [gradient for gradient in gradients if gradient is not None]
-        if shard.verify_only:
-            return
-        if shard.lends_gradients:
-            self._lending.write(shard.slot, gradients)
-        else:
-            shard.slot.write_gradients(gradients)
+        self._ahead.end_backward(gradients)
+        self._current_sums.sets[shard.number].begin(gradients, shard.weight, loss)

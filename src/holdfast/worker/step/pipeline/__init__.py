@@ -1,0 +1,1 @@
+"""Pipeline: a model whose layers are divided over the workers."""

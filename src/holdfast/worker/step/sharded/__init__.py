@@ -1,0 +1,1 @@
+"""Sharded models (`parallel.zero`): each worker holds some rows of every tensor of the state."""
