@@ -32,7 +32,7 @@ class InProcessFault(enum.IntEnum):
     CORRUPT = 6
 
 
-assert Word.ACKNOWLEDGED + len(InProcessFault) <= LINE, "acknowledgements overflow a line"
+assert Word.ACKNOWLEDGED + len(InProcessFault) <= Word.ROUNDS, "acknowledgements overflow"
 assert _WORDS * len(InProcessFault) <= LINE, "fault requests overflow their line"
 
 

@@ -78,6 +78,7 @@ class Word(enum.IntEnum):
     INTACT = 30  # steps committed in the worker's replica plus one; 0 while it changes
     LEFT_PROGRESS = 31  # the same for what else it leaves, or its newest change
     ACKNOWLEDGED = 32  # the first of one word per fault: how many, and the step of the last one
+    ROUNDS = 63  # rounds of all-reduces begun so far; peers sleep on it, too
 
 
 @enum.unique
@@ -276,7 +277,7 @@ class Arena:
         # Counts of older generations are smaller, so no barrier of this one takes them for
         # arrivals.
         self.generation = generation
-        self[rank, Word.ARRIVALS] = generation << 32
+        self[rank, Word.ROUNDS] = self[rank, Word.ARRIVALS] = generation << 32
 
     def arrive(self, rank: int, count: int | None = None) -> int:
         """Count one more barrier reached by `rank`, or `count` in all, and wake its peers; returns
@@ -288,18 +289,28 @@ class Arena:
         futex.wake(self._address_of(rank))
         return count
 
-    def sleep_until_arrival(self, rank: int, seen: int, timeout_s: float) -> None:
-        """Sleep until `rank` has reached more than `seen` barriers, at most `timeout_s`."""
-        futex.wait(self._address_of(rank), seen, timeout_s)
+    def begin_round(self, rank: int) -> int:
+        """Count one more round of an all-reduce begun by `rank`, and wake its peers; returns the
+        count.
+        """
+        count = self[rank, Word.ROUNDS] + 1
+        # By now all that peers read in this round is written; see `arrive`.
+        self[rank, Word.ROUNDS] = count
+        futex.wake(self._address_of(rank, Word.ROUNDS))
+        return count
+
+    def sleep_until_above(self, rank: int, word: Word, seen: int, timeout_s: float) -> None:
+        """Sleep until a count of `rank`, arrivals or rounds, passes `seen`, at most `timeout_s`."""
+        futex.wait(self._address_of(rank, word), seen, timeout_s)
 
     def close(self) -> None:
         """Close the file; mappings of it stay valid."""
         os.close(self.fd)
 
-    def _address_of(self, rank: int) -> int:
-        # The low half of the arrivals word: x86-64 is little-endian.
-        # A futex is 32 bits, and that half changes with every barrier.
-        return self._address + WORD * (LINE * (rank + 1) + Word.ARRIVALS)
+    def _address_of(self, rank: int, word: Word = Word.ARRIVALS) -> int:
+        # The low half of the word: x86-64 is little-endian.
+        # A futex is 32 bits, and that half changes with every barrier, or every round.
+        return self._address + WORD * (LINE * (rank + 1) + word)
 
     def map_sections(self, size_bytes: int) -> memoryview:
         """Grow the file to hold sections of `size_bytes`, and map them.

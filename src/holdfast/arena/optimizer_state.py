@@ -43,6 +43,13 @@ def is_one(name: str) -> bool:
     return name.startswith((_PREFIX, _NESTED))
 
 
+def parameter_of(name: str) -> str:
+    """The inverse of `name_of`: name of the parameter that a state belongs to."""
+    if name.startswith(_NESTED):
+        return name.partition("].")[2].rpartition(":")[0]
+    return name.removeprefix(_PREFIX).rpartition(":")[0]
+
+
 def entries_of(
     optimizer: Optimizer, names: Mapping[torch.Tensor, str]
 ) -> Iterator[tuple[str, dict[Any, Any], Any]]:
@@ -129,7 +136,7 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
         parameter: torch.zeros_like(parameter, device=device, requires_grad=True)
         for parameter in parameters_of(optimizer)
     }
-    shadow = _shadow(optimizer, stand_ins, device)
+    shadow = shadow_of(optimizer, stand_ins, device)
     for group in groups_of(shadow):
         # The fused and grouped kernels keep the same state but do not run on `meta`.
         group.update((key, False) for key in _KERNEL_CHOICES if key in group)
@@ -149,7 +156,7 @@ def _rehearse(optimizer: Optimizer, names: dict[torch.Tensor, str], device: str)
     return list(fields.values())
 
 
-def _shadow(
+def shadow_of(
     optimizer: Optimizer, stand_ins: dict[torch.Tensor, torch.Tensor], device: str
 ) -> Optimizer:
     """A copy of an optimizer and of all that it holds: itself it must not take a step before the

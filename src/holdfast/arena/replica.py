@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from holdfast.arena import optimizer_state
 from holdfast.arena.digest import digest
+from holdfast.arena.holding import Holding
 from holdfast.arena.layout import Entry, Layout, aligned
 from holdfast.arena.nested_optimizers import groups_of, parameters_of, states_of
 from holdfast.arena.state_dicts import plain_name
@@ -62,6 +63,25 @@ class Writes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The part of a model that one worker holds.
+
+    Attributes:
+        holding: What it holds of the state.
+        of_ranks: What each rank holds, by which other hosts can keep its part, too.
+        parameters: Parameters that it holds, or its rows of them, by name.
+        buffers: Names of the buffers that it holds.
+        state_dicts: `Trained.state_dicts` of the whole model.
+    """
+
+    holding: Holding
+    of_ranks: Sequence[Holding] = ()
+    parameters: Mapping[str, nn.Parameter]
+    buffers: frozenset[str]
+    state_dicts: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """The objects whose tensors make up a replica.
 
@@ -71,6 +91,7 @@ class Trained:
         kept: Further modules that the user has registered, such as an average of the model.
         in_base: Names of parameters and buffers of the model that a base holds: they are no state.
         bases: The digest of each base by its name.
+        part: What this worker holds of the model; None if it holds all.
     """
 
     model: nn.Module
@@ -78,11 +99,18 @@ class Trained:
     kept: Mapping[str, nn.Module] = field(default_factory=dict)
     in_base: frozenset[str] = frozenset()
     bases: Mapping[str, str] = field(default_factory=dict)
+    part: Part | None = None
+
+    def size_bytes(self, whole: Layout) -> int:
+        """The memory that this worker needs of a state with the layout `whole`, bytes."""
+        return (self.part.holding.own if self.part else whole).size_bytes
 
     def state_dicts(self) -> dict[str, dict[str, str]]:
         """The state dicts of the model (`""`) and of kept modules, by name: the replica's name of
         the tensor of each key. A tensor may have several keys.
         """
+        if self.part is not None:
+            return self.part.state_dicts
         # By identity, not by key: tied weights have several keys and one place.
         own = {**self.model_parameters(), **self.model_buffers()}
         named = {id(tensor): MODEL + name for name, tensor in own.items()}
@@ -107,13 +135,16 @@ class Trained:
 
     def model_parameters(self) -> dict[str, nn.Parameter]:
         """The model's parameters by name, without those of a base."""
+        if self.part is not None:
+            return dict(self.part.parameters)
         own = self.model.named_parameters()
         return {plain_name(n): p for n, p in own if n not in self.in_base}
 
     def model_buffers(self) -> dict[str, torch.Tensor]:
         """The model's buffers by name, without those of a base."""
         own = self.model.named_buffers()
-        return {plain_name(n): b for n, b in own if n not in self.in_base}
+        named = {plain_name(n): b for n, b in own if n not in self.in_base}
+        return {n: b for n, b in named.items() if self.part is None or n in self.part.buffers}
 
     def kept_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of kept modules that are not the model's, by name in a replica."""
@@ -157,18 +188,23 @@ class Replica:
 
     Args:
         trained: The objects whose tensors move into the flat memory.
-        layout: From `replica_layout`.
-        flat: The memory to move to, uint8[layout.size_bytes], aligned to 64 bytes.
+        layout: From `replica_layout`, of the whole model.
+        flat: The memory to move to, uint8[size_bytes] of what this worker holds, aligned to 64
+            bytes.
         empty: True to leave the memory as it is, because all of it will be written.
 
     Attributes:
-        flat: All of the state; padding is zero.
+        holding: What this worker holds of the state.
+        of_ranks: What each rank holds; empty if each has all.
+        layout: Layout of `flat`.
+        flat: All of what this worker holds; padding is zero.
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
         kept_parameters, state_dicts, bases: Values of `trained`.
         known_state: What `state_tensors` has found.
         uninitialized: Optimizer state that does not exist yet, in order: its parameter has had no
             gradient so far.
+        uninitialized_elsewhere: The same of parameters that only other workers hold.
     """
 
     def __init__(
@@ -178,7 +214,9 @@ class Replica:
         self.optimizers = trained.optimizers
         self.state_dicts = trained.state_dicts()
         self.bases = trained.bases
-        self.layout = layout
+        self.holding = trained.part.holding if trained.part else Holding.of_all(layout)
+        self.of_ranks = trained.part.of_ranks if trained.part else ()
+        self.layout = layout = self.holding.own
         self.flat = flat
         self.parameters = trained.model_parameters()
         self.model_buffers = trained.model_buffers()
@@ -206,6 +244,7 @@ class Replica:
         laid_out = (entry.name for entry in layout.entries)
         self._state_names = sorted(filter(optimizer_state.is_one, laid_out))
         self.uninitialized = self._state_names
+        self.uninitialized_elsewhere: Sequence[str] = ()
         # From here on the optimizers and the model work on views of `flat`.
         with torch.no_grad():
             self._move_in(empty=empty)
@@ -347,7 +386,7 @@ class Replica:
         for optimizer in self.optimizers:
             own = parameters_of(optimizer)
             for path, state in states_of(optimizer):
-                for parameter in own:
+                for parameter in (each for each in own if each in self._names):
                     # All of it is replaced: keys that the other replica does not have must not
                     # survive.
                     state.pop(parameter, None)
@@ -355,6 +394,11 @@ class Replica:
                     if prefix in keys:
                         state[parameter] = {key: self._views[prefix + key] for key in keys[prefix]}
         self.state_tensors()
+
+    def memory_of(self, name: str) -> torch.Tensor:
+        """The memory of a tensor of which this worker holds rows, padding included: uint8[n]."""
+        start, size = self.holding.memory[name]
+        return self.flat[start : start + size]
 
     def digest(self, *ranges: tuple[int, int]) -> int:
         """A number that tells two replicas apart; see `arena.digest`.
@@ -385,22 +429,34 @@ class Replica:
         return (entries[0].offset, aligned(entries[-1].end)) if entries else (0, 0)
 
     def weights_sha256(self) -> str:
-        """SHA-256 over the digests of bases, and all other parameters and buffers in name order:
-        name, dtype, shape and bytes, as a contiguous tensor has them.
-        """
-        hasher = hashlib.sha256()
-        for name, base in sorted(self.bases.items()):
-            hasher.update(f"base {name}\0{base}\0".encode())
-        entries = (entry for entry in self.layout.entries if entry.name.startswith(MODEL))
+        """SHA-256 of the weights, where this worker holds all of them; see `weights_sha256`."""
         flat = self.flat.cpu()
-        # By name and not by offset, so that the digest does not depend on the layout.
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            name = entry.name.removeprefix(MODEL)
-            # With dtype and shape, so that equal bytes of different tensors give different digests.
-            hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
-            values = view(flat, entry).contiguous().view(-1).view(torch.uint8)
-            hasher.update(values.numpy().data)
-        return hasher.hexdigest()
+        return weights_sha256(self.layout, self.bases, lambda entry: view(flat, entry))
+
+
+def weights_sha256(
+    layout: Layout, bases: Mapping[str, str], tensor_of: Callable[[Entry], torch.Tensor]
+) -> str:
+    """SHA-256 over the digests of bases, and all other parameters and buffers in name order: name,
+    dtype, shape and bytes, as a contiguous tensor has them.
+
+    Args:
+        layout: Layout of the state.
+        bases: The digest of each base by its name.
+        tensor_of: Gives a tensor of the state, on the CPU.
+    """
+    hasher = hashlib.sha256()
+    for name, base in sorted(bases.items()):
+        hasher.update(f"base {name}\0{base}\0".encode())
+    entries = (entry for entry in layout.entries if entry.name.startswith(MODEL))
+    # By name and not by offset, so that the digest does not depend on the layout.
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        name = entry.name.removeprefix(MODEL)
+        # With dtype and shape, so that equal bytes of different tensors give different digests.
+        hasher.update(f"{name}\0{entry.dtype}\0{list(entry.shape)}\0".encode())
+        values = tensor_of(entry).contiguous().view(-1).view(torch.uint8)
+        hasher.update(values.numpy().data)
+    return hasher.hexdigest()
 
 
 def _of_shape(name: str, tensor: torch.Tensor | None, home: torch.Tensor) -> torch.Tensor:
@@ -423,7 +479,7 @@ def _counting_on_gpu(optimizer: Optimizer) -> Iterator[None]:
         for group in groups_of(optimizer)
         if group.get("capturable") is False
         and not group.get("fused")
-        and group["params"][0].is_cuda
+        and any(parameter.is_cuda for parameter in group["params"])
     ]
     for group in groups:
         group["capturable"] = True

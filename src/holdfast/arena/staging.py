@@ -53,15 +53,14 @@ class Staging:
         """Offset of the buffer of checkpoint `number` in the arena's file, bytes."""
         return self._offset + number % len(self._buffers) * self._buffers.shape[1]
 
-    def copy(self, number: int, state: torch.Tensor, start: int, end: int) -> None:
-        """Copy the bytes from `start` to `end` of a replica, uint8[size_bytes], to the buffer of
-        checkpoint `number`. A GPU copies them while it computes: call `finish_copy` before the
-        replica changes.
+    def copy(self, number: int, start: int, state: torch.Tensor) -> None:
+        """Copy a range of the state, uint8[n] from offset `start`, to the buffer of checkpoint
+        `number`. A GPU copies it while it computes: call `finish_copy` before the replica changes.
         """
-        # `is_free` was true, so no process reads this buffer; each worker writes its own range.
-        target = self._buffers[number % len(self._buffers), start:end]
+        # `is_free` was true, so no process reads this buffer; each worker writes its own ranges.
+        target = self._buffers[number % len(self._buffers), start : start + len(state)]
         if state.device.type == "cpu":
-            copy_past_cache(target, state[start:end])
+            copy_past_cache(target, state)
             return
         if self._stream is None:
             lock_pages(self._buffers)
@@ -70,7 +69,7 @@ class Staging:
         # next step.
         self._stream.wait_stream(torch.cuda.current_stream(state.device))
         with torch.cuda.stream(self._stream):
-            target.copy_(state[start:end], non_blocking=True)
+            target.copy_(state, non_blocking=True)
 
     def finish_copy(self) -> None:
         """Wait until a GPU has copied everything."""

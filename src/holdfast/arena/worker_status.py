@@ -52,6 +52,21 @@ class WorkerStatus:
             self.on_change(phase, now)
         return Phase(before)
 
+    def count(self, phase: Phase, since: int) -> None:
+        """Count the time since a moment as `phase`, within the current one, which continues.
+
+        Args:
+            phase: The phase.
+            since: The moment, nanoseconds of the monotonic clock. What was counted after it, stays.
+        """
+        line = self._line
+        now = time.monotonic_ns()
+        before = line[Word.PHASE_SINCE]
+        begin = max(since, before)
+        line[Word.PHASE_TIMES + line[Word.PHASE]] += begin - before
+        line[Word.PHASE_TIMES + phase] += now - begin
+        line[Word.PHASE_SINCE] = now
+
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Show, within an evaluation, that user code runs: unlike samples it must not be waited for

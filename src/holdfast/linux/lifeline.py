@@ -19,6 +19,10 @@ INTERRUPT: Final = signal.SIGRTMAX - 3
 """A real-time signal that neither torch nor users use: interrupts a worker whose user code measures
 a batch of an evaluation, because the run is to stop."""
 
+LEAVE: Final = signal.SIGURG
+"""Tells an agent, or the command that has started a run, that its host leaves the run; stop signals
+may be for whole process trees. Before a process has a handler, it is ignored."""
+
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 70
 """The exit status of a process whose parent died before it was tied to it."""

@@ -10,7 +10,7 @@ import json
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -29,6 +29,7 @@ from holdfast.linux.lifeline import INTERRUPT
 from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import to_device
+from holdfast.worker.lockstep import in_lockstep
 from holdfast.worker.metric_states import Results, State, Tally
 
 Measure = Callable[[nn.Module, Batch], Any]
@@ -70,6 +71,7 @@ class Evaluator:
         num_shards: Ranges that a data set is cut into.
         batch_size: Samples measured at a time.
         device: Device of the model.
+        compares_samples: True if all workers must read the same bits.
     """
 
     def __init__(
@@ -80,9 +82,12 @@ class Evaluator:
         num_shards: int,
         batch_size: int,
         device: torch.device,
+        compares_samples: bool,
     ) -> None:
+        self._compares_samples = compares_samples
         self._group = context.group
         self._agent = context.agent
+        self._parallel = context.job.parallel
         self._status = context.status
         self._modules = modules
         self._num_shards = num_shards
@@ -114,13 +119,14 @@ class Evaluator:
         try:
             # A worker may be in the middle of a shard, which must not depend on what it measures.
             with torch.no_grad(), generators_kept():
-                digest = source.digest(self._group.check_abort)
+                compared = self._compares_samples
+                digest = source.digest(self._group.check_abort) if compared else 0
                 digests = self._group.barrier(WorkerTag.EVALUATION, step, digest)
                 if len(set(digests) - {0}) > 1:
                     raise JobError(f"the workers evaluate on different data; {SAME_DATA}")
                 try:
-                    with _interruptible():
-                        own = _encode(self._measure(shards, source, measure, tally))
+                    with _interruptible() if not self._parallel.is_cut else nullcontext():
+                        own = _encode(self._measure(shards, source, measure, tally, step))
                 except StopRequested:
                     own = None
                 # A metric may draw, and all workers compute the results from the same states.
@@ -131,20 +137,44 @@ class Evaluator:
                 module.training = was_training
 
     def _measure(
-        self, shards: range, source: Source, measure: Measure, tally: Tally
+        self, shards: range, source: Source, measure: Measure, tally: Tally, step: int
     ) -> dict[int, State]:
         """The state of each range of this worker that has samples."""
         tallies = defaultdict[int, Tally](tally.fresh)
-        batches = source.batches(
-            shards, self._num_shards, self._batch_size, self._group.check_abort
-        )
-        for shard, size, batch in batches:
-            if self._agent.stop_requested:
-                raise StopRequested
+        for (shard, size, batch), counts in self._batches(shards, source, step):
             with self._status.measuring():
                 measured = measure(self._modules[0], to_device(batch, self._device))
-            tallies[shard].add(measured, size)
+            if counts:
+                tallies[shard].add(measured, size)
         return {shard: each.state() for shard, each in tallies.items()}
+
+    def _batches(
+        self, shards: range, source: Source, step: int
+    ) -> Iterator[tuple[tuple[int, int, Batch], bool]]:
+        """The batches to measure, each with True if it counts on this worker."""
+
+        def batches_of(ranges: range) -> Iterator[tuple[int, int, Batch]]:
+            size = self._batch_size
+            return source.batches(ranges, self._num_shards, size, self._group.check_abort)
+
+        if not self._parallel.is_cut:
+            for each in batches_of(shards):
+                if self._agent.stop_requested:
+                    raise StopRequested
+                yield each, True
+            return
+        every = range(self._num_shards)
+        has_stages = self._parallel.pipeline > 1
+        is_last = self._group.rank == self._group.members[-1]
+        # Every batch passes through all stages, and the last one has the model's output.
+        for each, is_own in in_lockstep(
+            self._group,
+            step,
+            batches_of(every if has_stages else shards),
+            lambda: next(batches_of(every)),
+            lambda: self._agent.stop_requested,
+        ):
+            yield each, is_own and (is_last or not has_stages)
 
     def _exchange(self, payload: bytes | None, step: int) -> list[bytes]:
         """The payloads of all members, piece by piece; None from one that stops.

@@ -32,7 +32,7 @@ def failure(rank: int, error: BaseException) -> FailedMessage:
     asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
     kind = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
     size = f", asking for {asked[1]}" if asked else ""
-    message = f"rank {rank} ran out of {kind}{size} (see rank-{rank}.log)"
+    message = f"ran out of {kind}{size} (see rank-{rank}.log)"
     return FailedMessage(rank=rank, report=Report(error=OutOfMemory.__name__, message=message))
 
 

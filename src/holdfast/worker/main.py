@@ -21,11 +21,13 @@ from holdfast.data.dataset import seed_everything
 from holdfast.errors import MEANINGS, Aborted, JobError
 from holdfast.job.script_job import ScriptJob
 from holdfast.job.settings import Program
+from holdfast.linux import allocator
 from holdfast.linux.supply import restrict
 from holdfast.rundir.stacks import stacks_file, write_on_signal
 from holdfast.tasks import by_value
 from holdfast.tasks import program as programs
 from holdfast.tasks.code import located
+from holdfast.tasks.main_guard import PROGRAM
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import FinishedMessage
 from holdfast.wire.worker_spec import FORK_SPEC, WorkerSpec, WriterSpec
@@ -39,6 +41,7 @@ from holdfast.worker.failure import failure
 from holdfast.worker.membership.member import Member
 from holdfast.worker.script import runner
 from holdfast.worker.session import Session
+from holdfast.worker.step.partial_weights import partial_weights_explained
 
 
 def main(config: str, arena_fd: int, socket_fd: int) -> int:
@@ -66,6 +69,8 @@ def main(config: str, arena_fd: int, socket_fd: int) -> int:
     if isinstance(spec.job, ScriptJob):
         return runner.run(spec, spec.job, arena, agent, channel, listener)
     torch.set_num_threads(spec.train_job.threads_per_worker)
+    if spec.train_job.parallel.zero:  # whose layers come and go
+        allocator.return_freed_blocks()
     try:
         member = Member(spec, arena, agent, channel, listener)
         ending = _train(Session(spec.train_job, member), Path(spec.run_dir))
@@ -98,7 +103,8 @@ def _numerics(spec: WorkerSpec) -> dict[str, str]:
 def _train(session: Session, run_dir: Path) -> str:
     """Run the user's code; returns how it ended."""
     try:
-        _run_task(session, located(session.job.task, run_dir))
+        with partial_weights_explained(session.job.parallel):
+            _run_task(session, located(session.job.task, run_dir))
     except StopRequested:
         return "stopped"
     return "finished"
@@ -138,24 +144,29 @@ def result_of(member: Member) -> dict[str, Any]:
         "seconds": member.times.means(),
         "bottleneck": member.breakdown.in_words,
         "exactness": exactness(job, progress.numerics_changes),
-        "weights_sha256": member.joined.replica.weights_sha256(),
+        "weights_sha256": member.weights_sha256(),
         "weights": member.models.weights,
     }
 
 
 def _run_task(session: Session, reference: str) -> None:
+    Session.current = session
     task = load_task(reference, session.job.program)
+    if session.job.arguments or reference.endswith(f":{PROGRAM}"):
+        sys.argv = [reference.rpartition(":")[0], *session.job.arguments]
     seed_everything(seed_for("main", session.job.seed))
     if inspect.isclass(task):
         fit.fit(session, cast("type[Any]", task)(session.job))
         return
+    arguments = [session] if inspect.signature(task).parameters else []
     try:
-        inspect.signature(task).bind(session)
+        inspect.signature(task).bind(*arguments)
     except TypeError as error:
         raise JobError(
-            f"a training function takes one argument, the session: {session.job.task}: {error}"
+            "a training function takes one argument, the session, or none: "
+            f"{session.job.task}: {error}"
         ) from None
-    task(session)
+    task(*arguments)
 
 
 def load_task(task: str, program: Program | None) -> Any:
@@ -166,7 +177,9 @@ def load_task(task: str, program: Program | None) -> Any:
     Raises:
         JobError: It cannot be imported.
     """
-    seed_everything(seed_for("import", task))
+    # Not by the folder: each host has the code in its own.
+    place, _, name = task.rpartition(":")
+    seed_everything(seed_for("import", f"{Path(place).name}:{name}"))
     return programs.load(program, task)
 
 

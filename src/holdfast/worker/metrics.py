@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import METRICS
+from holdfast.rundir.run_directory import METRICS, RECOMPUTED
 from holdfast.worker.metric_states import together
 from holdfast.worker.progress import Progress
 
@@ -40,7 +40,7 @@ class Metrics:
         self.recent: deque[Mapping[str, Any]] = deque(maxlen=MAX_RECENT)
         self._path = self.run_dir / METRICS
         self._lines: json_lines.JsonLines | None = None
-        self._transferred: dict[str, float] = {}  # the newest, until it is written
+        self._received: dict[str, dict[str, float]] = {}  # when state came, until it is written
         self._evaluated_step = -1
         self._samples = 0
         self._seconds = 0.0
@@ -55,8 +55,10 @@ class Metrics:
                 self._lines.close()
             self._lines = None
         elif self._lines is None:
-            # Lines of steps that will be computed again go; the writer before may have been ahead.
-            newest = json_lines.forget_after(self._path, progress.step)
+            # Lines of steps that will be computed again move to a file of their own; the writer
+            # before may have been ahead.
+            removed = self.run_dir / RECOMPUTED
+            newest = json_lines.forget_after(self._path, progress.step, removed=removed)
             self._lines = json_lines.JsonLines(self._path)
             noted = [entry for entry in newest if entry["step"] == progress.step]
             last = newest[-1]["step"] if newest else 0
@@ -82,7 +84,14 @@ class Metrics:
         """Note that joining workers have the state now, `size_bytes` each; the line of the next
         step says so.
         """
-        self._transferred = {"time_unix_s": round(time.time(), 6), "size_bytes": size_bytes}
+        self._received["transferred"] = {
+            "time_unix_s": round(time.time(), 6),
+            "size_bytes": size_bytes,
+        }
+
+    def note_load(self) -> None:
+        """Note that all members have loaded a checkpoint now; the line of the next step says so."""
+        self._received["loaded"] = {"time_unix_s": round(time.time(), 6)}
 
     def step(
         self,
@@ -107,9 +116,8 @@ class Metrics:
         if self._lines is not None:
             now_s = round(time.time(), 6)
             times = {"seconds": seconds, "phases": phases, "workers": workers()}
-            more = {"transferred": self._transferred} if self._transferred else {}
-            self._lines.write(**record, **times, time_unix_s=now_s, **more)
-        self._transferred = {}
+            self._lines.write(**record, **times, time_unix_s=now_s, **self._received)
+        self._received = {}
 
     def evaluation(self, step: int, results: Mapping[str, Any]) -> None:
         """Write the results of an evaluation after `step` steps, once."""

@@ -71,17 +71,36 @@ class Evaluations:
 
 
 @dataclass(slots=True, kw_only=True)
+class Pause:
+    """Work of the caller of `session.steps` between two steps.
+
+    A worker that takes over does it again, from the values before it: another one may have been
+    lost while it wrote a file.
+
+    Attributes:
+        is_done: True if this worker has done it.
+        before: User values before it, as JSON values; None if it has not begun, or if it cannot be
+            done again because it has written to tensors.
+    """
+
+    is_done: bool = False
+    before: dict[str, Any] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
 class Followup:
-    """Work of all workers after the newest step: evaluate, save a checkpoint, stop.
+    """Work of all workers after the newest step: pause, evaluate, save a checkpoint, stop.
 
     Attributes:
         pending: True if some of it remains to be done.
+        pause: Pause of the caller of `session.steps`, as long as it is not over on all workers.
         evaluates: True while evaluations remain of it.
         calls: Number of evaluations that it took.
         requests: Requests to the run by the time the step was committed.
     """
 
     pending: bool = False
+    pause: Pause | None = None
     evaluates: bool = False
     calls: int = 0
     requests: RequestFlags = RequestFlags.NOTHING
@@ -126,6 +145,8 @@ class Progress:
         saved_step: The step of the newest checkpoint that is known to be durable; NOT_SAVED if not
             every host has one.
         deferred: True if a checkpoint is due since an earlier step.
+        keeps_error: True if the newest gradient was compressed, so that some of it is kept for the
+            next step, which no checkpoint has.
         costs: Cost of a shard and of the rest of a step on each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
         pending: What is known of the newest step if its outcome is not: `outcome`, a
@@ -140,6 +161,7 @@ class Progress:
     numerics_changes: list[str] = field(default_factory=list)
     saved_step: int = NOT_SAVED
     deferred: bool = False
+    keeps_error: bool = False
     costs: list[tuple[int, float, float]] = field(default_factory=list)
     loss_scale: LossScale | None = None
     pending: dict[str, Any] | None = None
@@ -181,7 +203,8 @@ class Progress:
         evaluated = len(self.evaluations.before_loop) + len(self.evaluations.results)
         is_saved = self.saved_step == self.step
         is_done = not self.followup.pending
-        return evaluated << 2 | is_saved << 1 | is_done
+        has_paused = self.followup.pause is None
+        return evaluated << 3 | is_saved << 2 | is_done << 1 | has_paused
 
     def replace(self, other: Self) -> None:
         """Become `other`, in place: every part of a worker holds this object."""
@@ -203,10 +226,11 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """Fields as JSON values, for a worker that continues from here; they are not copied."""
+        pause = self.followup.pause
         parts = {
             "loss_scale": self.loss_scale and asdict(self.loss_scale),
             "evaluations": self.evaluations.to_json(),
-            "followup": values_of(self.followup),
+            "followup": values_of(self.followup) | {"pause": pause and values_of(pause)},
             "user": self.user.to_json(),
         }
         return values_of(self) | parts
@@ -214,13 +238,19 @@ class Progress:
     @classmethod
     def from_donor(cls, values: Mapping[str, Any]) -> Self:
         """The progress of a worker that gets its state from the one whose `to_json` this is."""
-        followup = Followup(**values["followup"])
+        user = values["user"]
+        pause = values["followup"]["pause"]
+        if pause is not None and pause["before"] is not None:
+            user = pause["before"]
+            pause = {}
+        paused = {"pause": pause if pause is None else Pause(**pause)}
+        followup = Followup(**values["followup"] | paused)
         evaluations = Evaluations.from_json(values["evaluations"])
         evaluations.calls = 0 if followup.pending else followup.calls
         parts = {
             "loss_scale": values["loss_scale"] and LossScale(**values["loss_scale"]),
             "evaluations": evaluations,
             "followup": followup,
-            "user": UserValues.from_json(values["user"]),
+            "user": UserValues.from_json(user),
         }
         return cls(**{**values, **parts})

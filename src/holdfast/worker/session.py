@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Never, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, Never, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from holdfast.worker.devices import compile_every_shape
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.loop.followups import Followups
 from holdfast.worker.loop.main_only import MainOnly
+from holdfast.worker.loop.steps import Steps
 from holdfast.worker.loop.training_loop import TrainingLoop
 from holdfast.worker.membership.attach import ModelFactory, OptimizerFactory
 from holdfast.worker.membership.member import Member
@@ -52,6 +53,9 @@ _OF_RANKS: Final = frozenset({"rank", "local_rank", "world_size", "is_main", "is
 class Session:
     """A worker's view of the run."""
 
+    current: ClassVar[Session | None] = None
+    """That of this process; see `holdfast.session`."""
+
     def __init__(self, job: TrainJob, member: Member) -> None:
         self._job = ReadJob.of(job)
         self._member = member
@@ -71,6 +75,32 @@ class Session:
     def job(self) -> TrainJob:
         """The job; `job.params` holds the parameters of the task."""
         return self._job
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory of the run."""
+        return self._member.metrics.run_dir
+
+    def adopt(self, **keys: Any) -> None:
+        """Set keys of the job to what other code decides, such as the arguments of a library; the
+        same on every worker, and before the model is attached.
+
+        Raises:
+            JobError: A value is wrong, the job says otherwise, or the model is attached.
+        """
+        self._main_only.refuse("adopt")
+        job = self._member.job
+        for key, value in keys.items():
+            given = getattr(job, key)
+            if given not in (value, TrainJob.model_fields[key].get_default()) and key != "shards":
+                raise JobError(
+                    f"the job says {key}={given}, and the code {key}={value}; remove the key from "
+                    "the job, or set the same value"
+                )
+        self._member.adopt(keys)
+        self._job = ReadJob.of(self._member.job)
+        for key in keys:
+            self._job.note_read(key)
 
     @property
     def step(self) -> int:
@@ -213,6 +243,12 @@ class Session:
 
     def _add_hook(self, when: When, callback: Callable[[], object]) -> None:
         self._main_only.refuse(f"on_{when}")
+        parallel = self._member.job.parallel
+        if when == "gradients" and parallel.is_cut:
+            raise JobError(
+                f"{parallel.words} does not support session.on_gradients, as no worker has the "
+                "whole gradient; set clip_norm to clip it"
+            )
         if self._loop is not None:
             raise JobError(f"session.on_{when} was called in the loop over shards; call it before")
         self._hooks.add(when, callback)
@@ -264,14 +300,48 @@ class Session:
             JobError: The model is not attached, this is the second loop, or the data cannot be
                 read so by every worker.
         """
-        self._main_only.refuse("shards")
+        loop = self._begin_loop("shards", data, epochs, steps, collate, pauses=False)
+        yield from filter(None, loop.run())
+
+    def steps(
+        self,
+        data: object,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        collate: Collate | None = None,
+    ) -> Steps:
+        """Train as `shards` does, in a loop of other code: it asks for the steps, and does work of
+        its own between them, on every worker alike. What it changes then is state, as what a
+        function given to `on_commit` changes.
+
+        Args:
+            data, epochs, steps, collate: Arguments of `shards`.
+
+        Raises:
+            JobError: As `shards`.
+        """
+        loop = self._begin_loop("steps", data, epochs, steps, collate, pauses=True)
+        return Steps(loop, self._member)
+
+    def _begin_loop(
+        self,
+        call: str,
+        data: object,
+        epochs: int | None,
+        steps: int | None,
+        collate: Collate | None,
+        *,
+        pauses: bool,
+    ) -> TrainingLoop:
+        self._main_only.refuse(call)
         if epochs is None and steps is None:
             epochs = self.job.epochs
         if (epochs or 0) < 0 or (steps or 0) < 0 or not (epochs or steps):
-            raise JobError(f"session.shards needs epochs or steps above 0, not {epochs or steps}")
+            raise JobError(f"session.{call} needs epochs or steps above 0, not {epochs or steps}")
         if self._loop is not None:
             raise JobError(
-                "session.shards was called twice; a run has one training loop, over all epochs: "
+                f"session.{call} was called twice; a run has one training loop, over all epochs: "
                 "give their number as epochs="
             )
         self._member.join_once()
@@ -287,9 +357,10 @@ class Session:
             source,
             epochs or 0,
             steps or 0,
+            pauses=pauses,
         )
         self._followups.in_loop = True
-        yield from self._loop.run()
+        return self._loop
 
     def backward(
         self, loss: torch.Tensor, *, weight: float | None = None, trains: nn.Module | None = None
@@ -385,3 +456,22 @@ class Session:
         if self._loop is None or self._loop.shard is None:
             raise JobError(f"session.{call} belongs inside the loop over session.shards")
         return self._loop
+
+
+def session() -> Session:
+    """The session of this process, for a task without a parameter.
+
+    Raises:
+        JobError: This process is no worker.
+    """
+    if Session.current is None:
+        raise JobError(
+            "holdfast.session() was called in a process that is no worker; run the code by "
+            "holdfast train"
+        )
+    return Session.current
+
+
+def is_worker() -> bool:
+    """True in a worker of a training job."""
+    return Session.current is not None

@@ -14,6 +14,7 @@ from holdfast.arena.memory import Arena
 from holdfast.arena.pages import PAGE, drop_private_pages, populate
 from holdfast.arena.staging import NUM_BUFFERS, Staging
 from holdfast.arena.tensors import lock_pages, views
+from holdfast.collectives.compression.feedback import ErrorMemory
 from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
@@ -32,9 +33,13 @@ class Sections:
         num_shards: Shards of the job.
         replica_bytes: Size of a replica; there is one for each worker.
         num_staged: Checkpoints that can be staged at a time.
+        num_partials: Partial sums of a worker whose leaves are no contiguous range.
+        keeps_errors: True if compression keeps what a step does not send.
+        exchanged_bytes: The most that a worker of a sharded model hands to others at a time.
         mapped: Memory of devices that the workers map; None if they do not.
 
     Attributes:
+        exchanged: What workers hand to others, in turns: uint8[world_size, 2, exchanged_bytes].
         mapped: The argument.
         intact: Record of which replicas are complete.
         staging: Buffers in which checkpoints wait to be written.
@@ -56,14 +61,18 @@ class Sections:
         num_shards: int,
         replica_bytes: int,
         num_staged: int = NUM_BUFFERS,
+        num_partials: int = 0,
+        exchanged_bytes: int = 0,
+        keeps_errors: bool = False,
         mapped: MappedMemory | None = None,
     ) -> None:
         self.slot_layout = SlotLayout(parameters, buffers)
         world_size = arena.world_size
         self.slot_bytes = slot_bytes = _paged(self.slot_layout.layout.size_bytes)
         num_blocks = len(self.slot_layout.blocks)
+        errors_bytes = _paged(self.slot_layout.sums_bytes) if keeps_errors else 0
         # Twice, because a worker that is assigned other leaves in a step keeps its partial sums.
-        num_slots = 2 * tree.max_partials(num_leaves)
+        num_slots = 2 * max(tree.max_partials(num_leaves), num_partials)
         layout = Layout.pack(
             [
                 # First, so that each begins on a page for any world size.
@@ -71,6 +80,9 @@ class Sections:
                 Field("slots", "U8", (world_size, num_slots, slot_bytes)),
                 Field("replicas", "U8", (world_size, _paged(replica_bytes))),
                 Field("staging", "U8", (num_staged, _paged(replica_bytes))),
+                Field("exchanged", "U8", (world_size, 2, _paged(exchanged_bytes))),
+                Field("errors", "U8", (world_size, 2, errors_bytes)),
+                Field("error_steps", "I64", (world_size, 2)),
                 Field("progress", "U8", (world_size, NUM_PROGRESSES, PROGRESS_BYTES)),
                 Field("tables", "I64", (world_size, tree.num_nodes(num_leaves))),
                 Field("norms", "F64", (num_blocks,)),
@@ -92,6 +104,7 @@ class Sections:
         self._root = at["root"]
         self._slots = at["slots"]
         self._replicas = at["replicas"]
+        self.exchanged = at["exchanged"]
         offset = next(each.offset for each in layout.entries if each.name == "staging")
         self.staging = Staging(arena, at["staging"], arena.sections_start + offset)
         self.root = Slot(self._root, self.slot_layout)
@@ -102,6 +115,7 @@ class Sections:
             tables=at["tables"],
             norms=at["norms"],
             times=at["times"],
+            errors=ErrorMemory(at["errors"], at["error_steps"]) if keeps_errors else None,
         )
         self.world_size = world_size
         self.num_leaves = num_leaves
@@ -113,14 +127,14 @@ class Sections:
         """Slot `number` of worker `rank`."""
         return Slot(self._slots[rank, number], self.slot_layout)
 
-    def prepare(self, rank: int, partials: int, *, on_gpu: bool, has_replica: bool) -> None:
+    def prepare(self, rank: int, partials: int, *, on_gpu: bool, replica_bytes: int = 0) -> None:
         """Populate the memory that worker `rank` will write: its part of the root slot, slots for
-        `partials` partial sums, and its replica, if it is here. Then lock what the GPU reads and
-        writes.
+        `partials` partial sums, and a replica of `replica_bytes`, if it is here. Then lock what the
+        GPU reads and writes.
         """
         own_part = torch.tensor_split(self._root, self._slots.shape[0])[rank]
         ranges = [own_part, self._slots[rank, :partials]]
-        for memory in [*ranges, self._replicas[rank]] if has_replica else ranges:
+        for memory in [*ranges, self._replicas[rank, :replica_bytes]]:
             populate(memory.data_ptr(), memory.numel())
         # A GPU also reads the slots of others.
         for memory in [self._root, *self._slots[:, :partials]] if on_gpu and partials else []:
@@ -132,9 +146,10 @@ class Sections:
 
     def used_bytes(self, partials: int) -> int:
         """The bytes that a run without failures writes, without replicas, if all workers together
-        hold up to `partials` partial sums.
+        publish up to `partials` partial sums.
         """
         rest = self._size_bytes - self._slots.numel() - self._replicas.numel()
+        rest -= self.exchanged.numel()  # an upper limit
         # Of this, little is ever written.
         rest -= self.world_size * NUM_PROGRESSES * PROGRESS_BYTES
         return rest + partials * self._slots.shape[-1]

@@ -1,5 +1,6 @@
-"""Plain DistributedDataParallel: trains `ddp_tasks.Branches` with each hook, and once with a layer
-that is not always used. Rank 0 prints a line for each: its name, and the digest of the weights.
+"""Plain DistributedDataParallel: trains `ddp_tasks.Branches` without and with a hook, and with a
+layer that is not always used. Rank 0 prints a line for each: its name, and the digest of the
+weights.
 """
 
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -35,7 +36,6 @@ dist.init_process_group("gloo")
 low_rank = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
 digests = {
     "none": train("always"),
-    "fp16": train("always", default_hooks.fp16_compress_hook),
     "powersgd": train("always", powerSGD_hook.powerSGD_hook, low_rank),
     "unused": train("sometimes", find_unused_parameters=True),
     "alone": train("alone", find_unused_parameters=True, gradient_as_bucket_view=True),

@@ -118,12 +118,13 @@ class MappedMemory:
         if not self._is_changing:
             self._is_changing = True
             self.changes += 1
-            self._marks[_BEGUN] = self.changes
+            # By `fill_`: an assignment of a number would wait for the device.
+            self._marks[_BEGUN].fill_(self.changes)
 
     def end_change(self, step: int) -> None:
         """Mark the replica: it is complete after `step` steps."""
-        self._marks[_STEP] = step
-        self._marks[_ENDED] = self.changes
+        self._marks[_STEP].fill_(step)
+        self._marks[_ENDED].fill_(self.changes)
         self._is_changing = False
 
     def leave_outcome(self, values: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ def header_of(
     spec: WorkerSpec, replica: Replica, progress: Progress, generation: int
 ) -> dict[str, Any]:
     """The header of a checkpoint of this step, as JSON values; the same on every worker."""
-    layout = replica.layout
+    layout = replica.holding.whole
     job = spec.train_job
     return Header(
         step=progress.step,
@@ -34,7 +34,7 @@ def header_of(
             for e in layout.entries
         ),
         size_bytes=layout.size_bytes,
-        uninitialized=tuple(replica.uninitialized),
+        uninitialized=(*replica.uninitialized, *replica.uninitialized_elsewhere),
         state_dicts=replica.state_dicts,
         hugging_face=hugging_face_model(replica),
         state=progress.user.committed_state,

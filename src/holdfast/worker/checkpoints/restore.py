@@ -15,10 +15,11 @@ from pathlib import Path
 
 import torch
 
-from holdfast.arena.layout import Layout
-from holdfast.arena.replica import Replica
+from holdfast.arena.holding import Holding
+from holdfast.arena.layout import Entry, Layout
+from holdfast.arena.replica import Replica, weights_sha256
 from holdfast.arena.state_dicts import plain_name
-from holdfast.arena.tensors import rearrange
+from holdfast.arena.tensors import rearrange, view
 from holdfast.checkpoint import names, parts
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import load_state, read_state
@@ -42,6 +43,7 @@ from holdfast.rundir.run_directory import log_event
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
+from holdfast.worker.checkpoints.read_for_others import read_for_others
 from holdfast.worker.checks.numerics import changes, numerics_of
 from holdfast.worker.progress import NOT_SAVED, Evaluations, Followup, Progress
 from holdfast.worker.user_state.user_values import UserValues
@@ -144,6 +146,30 @@ class Restorer:
             if outcome.is_different and decision.is_held:
                 self._reject(step, "workers have different states for it")
 
+    def weights_sha256(self, step: int) -> str:
+        """SHA-256 of the weights in the checkpoint of `step`, which this host has; one tensor at a
+        time is in memory.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        name = names.checkpoint_name(step)
+        manifest = self._store.manifest(name)
+
+        def tensor_of(entry: Entry) -> torch.Tensor:
+            first = entry.offset // parts.CHUNK_BYTES
+            chunks = range(first, -(-entry.end // parts.CHUNK_BYTES))
+            start, end = parts.byte_range(chunks, manifest.size_bytes)
+            memory = torch.empty(end - start, dtype=torch.uint8)
+            state = memory.numpy().data
+            for _ in read_state(
+                self._store, name, manifest, lambda a, b: state[a - start : b - start], chunks
+            ):
+                pass
+            return view(memory, replace(entry, offset=entry.offset - start))
+
+        return weights_sha256(manifest.layout, {}, tensor_of)
+
     def _restored(
         self,
         step: int,
@@ -159,6 +185,10 @@ class Restorer:
         """
         hosts = _hosts(group)
         donors = donors_among(group, verified)
+        if not replica.holding.is_all and len(verified) < len(group.members):
+            name = names.checkpoint_name(step)
+            manifest = read_for_others(self._store, name, replica, group, verified[0])
+            donors = {rank: rank for rank in group.members}
         if manifest is None:
             return Restored(step=step, donors=donors, progress=None)
         is_first = group.rank == verified[0]
@@ -167,7 +197,8 @@ class Restorer:
             self._log_code_changes(manifest)
         # The tensors are in the replica; now they get its strides, the optimizers their state, and
         # the worker its progress.
-        rearrange(replica.flat, manifest.layout, replica.layout)
+        if replica.holding.is_all:
+            rearrange(replica.flat, manifest.layout, replica.layout)
         replica.restored(frozenset(map(plain_name, manifest.uninitialized)))
         progress = _progress(manifest, changed)
         if not all(set(ranks) & set(verified) for ranks in hosts):
@@ -189,8 +220,11 @@ class Restorer:
             try:
                 manifest = self._store.manifest(name)
                 self._check_weights_config(name, manifest)
-                check_layout(self._store.location(name), manifest.layout, replica.layout)
-                read_into(replica.flat, self._store, name, manifest, chunks)
+                where = self._store.location(name)
+                check_layout(where, manifest.layout, replica.holding.whole)
+                if not replica.holding.is_all:
+                    _check_strides(where, manifest.layout, replica.holding.whole)
+                read_into(replica.flat, replica.holding, self._store, name, manifest, chunks)
             except CheckpointError as error:
                 self._reject(step, str(error))
                 return None
@@ -269,31 +303,34 @@ class Restorer:
 
 def read_into(
     flat: torch.Tensor,
+    holding: Holding,
     store: CheckpointStore,
     name: str,
     manifest: Manifest,
     chunks: range | None = None,
 ) -> None:
-    """Read the state of a checkpoint, or some `chunks` of it, into `flat`, uint8[size_bytes];
-    each chunk is verified.
+    """Read what a worker holds of a checkpoint, or some `chunks` of it, into `flat`, uint8[n]; each
+    chunk is verified.
 
     Raises:
         CheckpointError: A file holds something else than the manifest says.
         JobError: It is encrypted, and the key is missing or another one.
         OSError: A file cannot be read.
     """
-    if flat.device.type == "cpu":
+    if flat.device.type == "cpu" and holding.is_all:
         load_state(store, name, manifest, flat.numpy().data, chunks)
         return
     chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
     staged = chunk.numpy().data
     for start, end in read_state(store, name, manifest, lambda start, end: staged[: end - start]):
-        flat[start:end].copy_(chunk[: end - start])
+        for piece in holding.between(start, end):
+            at = piece.start - start
+            flat[piece.own : piece.own + piece.size].copy_(chunk[at : at + piece.size])
 
 
 def _share(replica: Replica, index: int, count: int) -> range:
     """The chunks that one of `count` workers of a host reads."""
-    return parts.chunks_of(index, count, replica.layout.size_bytes)
+    return parts.chunks_of(index, count, replica.holding.whole.size_bytes)
 
 
 def _copy_shares(replica: Replica, group: Group, nearby: Nearby, verified: Collection[int]) -> None:
@@ -338,6 +375,18 @@ def check_layout(where: str, stored: Layout, expected: Layout) -> None:
         f"{where} is of another model or optimizer: only {whose} has {odd.name} as "
         f"{odd.dtype}{list(odd.shape)}; resume with the job that wrote it"
     )
+
+
+def _check_strides(where: str, stored: Layout, expected: Layout) -> None:
+    """Raises: CheckpointError: A tensor is stored with other strides, so that rows are not ranges
+    of its bytes.
+    """
+    for old, new in zip(stored.entries, expected.entries, strict=True):
+        if old.strides != new.strides:
+            raise CheckpointError(
+                f"{where} has {new.name} in another memory format, of which a worker cannot read "
+                "a part; resume once without `parallel`, or build the model in that format"
+            )
 
 
 def donors_among(group: Group, holders: Sequence[int]) -> dict[int, int]:

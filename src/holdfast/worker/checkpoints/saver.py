@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from holdfast.arena.memory import ABORT_POLL_S, Arena, Phase
 from holdfast.arena.replica import Replica
 from holdfast.arena.staging import Staging
@@ -31,6 +33,7 @@ from holdfast.wire.worker_spec import WorkerSpec
 from holdfast.worker.agent_link import SelfEviction
 from holdfast.worker.checkpoints.header import header_of
 from holdfast.worker.context import WorkerContext
+from holdfast.worker.process_groups.collectives import broadcast
 from holdfast.worker.progress import Progress
 from holdfast.worker.step.commit import RequestFlags
 
@@ -234,8 +237,7 @@ class CheckpointSaver:
         """True if this is the first member, and the time that snapshots may take allows one."""
         job = self._spec.train_job
         on_gpu = self._replica.flat.device.type != "cpu"
-        keeps = job.checkpoint.keeps_snapshots(job.workers, on_gpu=on_gpu)
-        if self._group.member_index or not keeps:
+        if self._group.member_index or not job.keeps_snapshots(on_gpu=on_gpu):
             return False
         return time.monotonic() > self._staged_at + self._stall_s / SNAPSHOT_SHARE
 
@@ -281,6 +283,8 @@ class CheckpointSaver:
         self._begun = begun if in_memory else replace(begun, save=number, step=step)
         content = dict[str, Any]()
         error = ""
+        if group.network is not None and self._replica.of_ranks:
+            self._stage_others(number)
         try:
             self._context.failpoints.at_part()
             content = self._staged(number)
@@ -321,20 +325,46 @@ class CheckpointSaver:
         if unsent.generation == self._group.generation:
             self._channel.send(unsent)
 
+    def _stage_others(self, number: int) -> None:
+        """Copy the parts that workers of other hosts hold: every host keeps whole checkpoints.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        group = self._group
+        flat = self._replica.flat
+        received = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8, device=flat.device)
+        for rank, holding in enumerate(self._replica.of_ranks):
+            is_needed = rank not in group.local and group.rank == group.local[0]
+            for start in range(0, holding.own.size_bytes, parts.CHUNK_BYTES):
+                end = min(start + parts.CHUNK_BYTES, holding.own.size_bytes)
+                memory = flat[start:end] if rank == group.rank else received[: end - start]
+                broadcast(memory, rank, group)
+                for piece in holding.within(start, end) if is_needed else ():
+                    at = piece.own - start
+                    self._staging.copy(number, piece.start, memory[at : at + piece.size])
+                # The next chunk is received in the same memory.
+                self._staging.finish_copy()
+
     def _staged(self, number: int) -> dict[str, Any]:
         """Copy this worker's share; returns the content of its part."""
         group = self._group
-        size_bytes = self._replica.layout.size_bytes
+        replica = self._replica
+        size_bytes = replica.holding.whole.size_bytes
         index = group.local.index(group.rank)
         count = len(group.local)
-        # The workers of a host share the copying: each has its own chunks of the state.
+        # The workers of a host share the copying: each has its own chunks of the state, or holds a
+        # part of it only.
         own = parts.chunks_of(index, count, size_bytes)
-        self._staging.copy(number, self._replica.flat, *parts.byte_range(own, size_bytes))
-        content: dict[str, Any] = {"others": _digests_of_others(self._replica, own, count)}
+        copied = parts.byte_range(own, size_bytes) if replica.holding.is_all else (0, size_bytes)
+        for piece in replica.holding.between(*copied):
+            memory = replica.flat[piece.own : piece.own + piece.size]
+            self._staging.copy(number, piece.start, memory)
+        content: dict[str, Any] = {"others": _digests_of_others(replica, own, count)}
         # One of them says where it all is, and what belongs to the state besides tensors.
         if index == 0:
             content["offset"] = self._staging.offset(number)
-            header = header_of(self._spec, self._replica, self._progress, group.generation)
+            header = header_of(self._spec, replica, self._progress, group.generation)
             content["header"] = header
         return content
 
@@ -360,7 +390,7 @@ def _digests_of_others(replica: Replica, own: range, count: int) -> list[str]:
     """The digest of each chunk of a replica in the CPU's memory, empty for the `own` ones; XXH3
     also where the checkpoint is signed, because training waits for it.
     """
-    if count == 1 or replica.flat.device.type != "cpu":
+    if count == 1 or replica.flat.device.type != "cpu" or not replica.holding.is_all:
         return []
     state = replica.flat.numpy().data
     size_bytes = replica.layout.size_bytes

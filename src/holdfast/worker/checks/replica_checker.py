@@ -32,7 +32,8 @@ Compared = tuple[int, int, int]
 
 
 class ReplicaChecker:
-    """Compares the replica of one worker with those of the other members.
+    """Compares the replica of one worker with those of the other members, if each holds all of the
+    state.
 
     Args:
         replica: Replica of this worker.
@@ -72,7 +73,7 @@ class ReplicaChecker:
 
     def digest(self, step: int) -> int:
         """The digest that this worker brings to the comparison in `step`."""
-        if len(self._group.members) == 1:
+        if not self._compares:
             return 0
         return self._replica.digest(*((start, end) for start, end, _ in self._compared_in(step)))
 
@@ -96,6 +97,9 @@ class ReplicaChecker:
 
     def check_all(self, step: int) -> None:
         """Compare whole replicas after `step` steps; as `check`."""
+        if not self._replica.holding.is_all:
+            self.begin(step)
+            return
         whole = (0, self._replica.flat.numel(), min(self._equal_at))
         digests = self._group.barrier(WorkerTag.COMPARE, step, self._replica.digest())
         if len(set(digests)) > 1:
@@ -113,6 +117,11 @@ class ReplicaChecker:
         if not self.tolerates:
             return norm
         return float_of(self._group.barrier(WorkerTag.NORM, step, word_of(abs(norm)))[0])
+
+    @property
+    def _compares(self) -> bool:
+        """True if other members have the same replica."""
+        return len(self._group.members) > 1 and self._replica.holding.is_all
 
     def _compared_in(self, step: int) -> list[Compared]:
         at = step % NUM_SLICES

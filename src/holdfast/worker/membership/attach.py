@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.arena.base_cache import Build
 from holdfast.arena.device.mapped import MappedLayout, MappedMemory
+from holdfast.arena.digest import digest
 from holdfast.arena.layout import Layout
 from holdfast.arena.memory import Arena
 from holdfast.arena.nested_optimizers import parameters_of
@@ -37,12 +38,17 @@ from holdfast.worker.checks.numerics import compare, numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_module
 from holdfast.worker.frozen_weights import Bases
+from holdfast.worker.membership.divided import check_divisible
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.factory import StepperFactory, stepper_factory
+from holdfast.worker.step.sharded.held_rows import most_exchanged
 from holdfast.worker.user_state.user_state import UserState
 
 ModelFactory = Callable[[], nn.Module]
+DIFFERENT_WEIGHTS: Final = (
+    "different weights; the model's factory must draw from torch's seeded generator only"
+)
 OptimizerFactory = Callable[[Any], Optimizer]
 """Called with the model if its first parameter is called `model`, else with the parameters that
 require a gradient."""
@@ -73,6 +79,7 @@ class AttachedModels:
     def __init__(
         self, context: WorkerContext, arena: Arena, device: torch.device, folder: Path
     ) -> None:
+        self._context = context
         self._job = context.job
         self._group = context.group
         self._arena = arena
@@ -218,7 +225,7 @@ class AttachedModels:
         if not (self.maps_memory or (is_alone and self._is_on_gpu)):
             return None
         slots = SlotLayout(self.trained.parameters(), self.trained.model_buffers())
-        workers = self._job.workers
+        workers = self._job.most_workers
         is_shared = workers > 1
         layout = MappedLayout(
             replica_bytes=self._layout.size_bytes,
@@ -261,13 +268,13 @@ class AttachedModels:
         if self.unlike and not self._job.allows_unlike_hosts:
             raise JobError(
                 f"workers have different numerics: {', '.join(self.unlike)}; use GPUs and "
-                "software of one kind, or set numerics=mixed"
+                "software of one kind, or start a new run with numerics=mixed"
             )
         # They do not depend on the membership, so later generations keep them.
         if self.sections is None:
-            saving = self._job.checkpoint
-            extra = saving.keeps_snapshots(self._job.workers, on_gpu=self._is_on_gpu)
+            extra = self._job.keeps_snapshots(on_gpu=self._is_on_gpu)
             trained = self.trained.parameters()
+            is_sharded = self._job.parallel.zero and not self._is_on_gpu
             self.sections = Sections(
                 self._arena,
                 trained if self.steppers.reduces_in_slots else {},
@@ -276,17 +283,13 @@ class AttachedModels:
                 num_shards=self._job.shards,
                 replica_bytes=size_bytes,
                 num_staged=NUM_BUFFERS + extra,
+                num_partials=len(items) if self._job.parallel.zero else 0,
+                keeps_errors=self._job.keeps_errors,
+                exchanged_bytes=most_exchanged(trained, self._job.workers) if is_sharded else 0,
                 mapped=self.mapped,
             )
         if resume.generation == 1 and group.member_index == 0:  # none of it is in use yet
-            replica_bytes = 0 if self._is_on_gpu else size_bytes
-            check_memory(
-                self.sections,
-                self._job.num_partials if self.mapped is None else 0,
-                self._job.workers,
-                replica_bytes,
-                self.bases.size_bytes,
-            )
+            self._check_memory(self.sections)
         # No worker writes to memory before there is known to be enough.
         group.barrier(WorkerTag.ATTACH, 0)
         # With a donor the memory is left as it is: a lost worker may have left an intact replica
@@ -299,9 +302,7 @@ class AttachedModels:
         """Prepare the slots of this worker in the arena, because its device cannot be read."""
         if self.sections is not None and self._partials:
             on_gpu = self._is_on_gpu
-            self.sections.prepare(
-                self._group.rank, self._partials, on_gpu=on_gpu, has_replica=False
-            )
+            self.sections.prepare(self._group.rank, self._partials, on_gpu=on_gpu)
             self._partials = 0
 
     @cached_property
@@ -339,19 +340,42 @@ class AttachedModels:
     def _layout(self) -> Layout:
         return replica_layout(self.trained)
 
+    def _check_memory(self, sections: Sections) -> None:
+        job = self._job
+        # Where devices are read, nothing is written to the slots but what does not fit there.
+        is_in_slots = self.mapped is None and not job.parallel.is_cut
+        slots = job.workers * job.num_published if is_in_slots else 0
+        gradient_bytes = sections.slot_layout.gradient_bytes
+        replicas = 1 if job.parallel.is_cut else job.workers
+        own = replicas * self._layout.size_bytes + job.num_partials * gradient_bytes
+        check_memory(
+            sections.used_bytes(slots),
+            0 if self._is_on_gpu else own,
+            self.bases.size_bytes,
+            job.workers,
+            job.num_partials,
+            keeps_snapshots=job.keeps_snapshots(on_gpu=self._is_on_gpu),
+        )
+
     @property
     def _is_on_gpu(self) -> bool:
         return self.device.type != "cpu"
 
     def _moved_in(self, sections: Sections, items: list[WorkItem], *, empty: bool) -> Replica:
         rank = self._group.rank
-        size_bytes = self._layout.size_bytes
+        if self.steppers.divide is not None:
+            parallel = self._job.parallel
+            check_divisible(self.trained, parallel, num_models=len(self.optimizers))
+            self._check_weights()
+            self.trained = self.steppers.divide(self.trained, self._layout, self._context)
+        size_bytes = self.trained.size_bytes(self._layout)
         exchange = self._job.exchange_on(gpu=self._is_on_gpu)
         has_replica = not self._is_on_gpu and exchange in ("alone", "arena")
-        self._partials = tree.partials_needed([item.leaf for item in items], sections.num_leaves)
-        # Where devices are read, nothing is written to the slots but what does not fit there.
-        partials = self._partials if self.mapped is None else 0
-        sections.prepare(rank, partials, on_gpu=self._is_on_gpu, has_replica=has_replica)
+        self._partials = tree.partials_left([item.leaf for item in items], sections.num_leaves)
+        is_in_slots = self.mapped is None and self.steppers.divide is None
+        partials = self._partials if is_in_slots else 0
+        replica_bytes = size_bytes if has_replica else 0
+        sections.prepare(rank, partials, on_gpu=self._is_on_gpu, replica_bytes=replica_bytes)
         if self.mapped is not None:
             flat = self.mapped.replica
         elif has_replica:
@@ -364,6 +388,12 @@ class AttachedModels:
                 compile_module(each)
         return replica
 
+    def _check_weights(self) -> None:
+        """Raises: JobError: The members begin with different weights; later, each holds a part."""
+        weights = {**self.trained.model_parameters(), **self.trained.model_buffers()}
+        own = digest(weights.values())
+        agree(self._group, WorkerTag.ATTACH, 0, own, DIFFERENT_WEIGHTS)
+
 
 def _takes_model(factory: OptimizerFactory) -> bool:
     try:
@@ -374,36 +404,43 @@ def _takes_model(factory: OptimizerFactory) -> bool:
 
 
 def check_memory(
-    sections: Sections, partials: int, workers: int, replica_bytes: int, base_bytes: int
+    shared_bytes: int,
+    own_bytes: int,
+    base_bytes: int,
+    workers: int,
+    partials: int,
+    *,
+    keeps_snapshots: bool,
 ) -> None:
     """Compare the memory that the run needs at least with the available memory.
 
     What a model needs for its activations is not known yet and not counted.
 
     Args:
-        sections: Memory that the workers share, mapped and not yet written to.
-        partials: Partial sums that the workers hold together.
-        workers: Workers of the run.
-        replica_bytes: Size of a replica; 0 if replicas are on GPUs.
+        shared_bytes: Size of what the workers share.
+        own_bytes: Size of the replicas and gradients of all workers; 0 if they are on GPUs.
         base_bytes: Size of the bases, of which the host has one copy.
+        workers: Workers of the run.
+        partials: Partial sums that the workers hold together.
+        keeps_snapshots: True if the workers share memory for snapshots, too.
 
     Raises:
         JobError: The run cannot fit.
     """
-    shared = sections.used_bytes(partials)
-    # Activations come on top; they are not known yet, so this is a lower limit.
-    own = workers * replica_bytes
     host = available()
-    needed = shared + own + base_bytes
+    # Activations come on top; they are not known yet, so this is a lower limit.
+    needed = shared_bytes + own_bytes + base_bytes
     if needed <= host.size_bytes:
         return
     and_base = f", and {in_words(base_bytes)} for frozen weights" if base_bytes else ""
     advice = ["start fewer workers"] if workers > 1 else []
     advice += ["set fewer shards"] if partials > workers else []
+    advice += ["set checkpoint.memory=never"] if keeps_snapshots else []
+    advice += ["make the model smaller"]
     raise JobError(
         f"the run needs at least {in_words(needed)} of memory; only "
         f"{in_words(host.size_bytes)} are available of {host.limit}. {workers} workers keep "
-        f"{in_words(replica_bytes)} each for weights and optimizer, and share {in_words(shared)} "
-        f"for gradients and the like{and_base}: {', '.join([*advice, 'make the model smaller'])}, "
+        f"{in_words(own_bytes // workers)} each for weights, optimizer and gradients, and share "
+        f"{in_words(shared_bytes)} for the gradient and the like{and_base}: {', '.join(advice)}, "
         "or give it more memory"
     )

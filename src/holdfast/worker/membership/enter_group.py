@@ -12,7 +12,12 @@ from holdfast.worker.agent_link import AgentLink
 
 
 def enter_group(
-    group: Group, agent: AgentLink, listener: Listener | None, resume: ResumeMessage
+    group: Group,
+    agent: AgentLink,
+    listener: Listener | None,
+    resume: ResumeMessage,
+    *,
+    has_mesh: bool = False,
 ) -> None:
     """Take part in a generation.
 
@@ -21,6 +26,7 @@ def enter_group(
         agent: Hears of hosts that cannot be reached.
         listener: Listener for workers of other hosts; None if there are none.
         resume: Says who takes part.
+        has_mesh: True to connect every worker with all of other hosts.
 
     Raises:
         Aborted: The generation is over.
@@ -40,4 +46,4 @@ def enter_group(
     network = Network(hosts, group.rank, group.deadline, report)
     # Before connecting: an abort of this generation must end that wait.
     group.enter(resume.generation, resume.members, network)
-    network.connect(listener, resume.generation)
+    network.connect(listener, resume.generation, has_mesh=has_mesh)

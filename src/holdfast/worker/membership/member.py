@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.arena.memory import Arena
 from holdfast.arena.replica import Replica
@@ -23,8 +24,9 @@ from holdfast.collectives.barrier_tags import WorkerTag, describe
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.group import Group, agree
 from holdfast.errors import Aborted, JobError, UntrustedStateError
+from holdfast.job import load
 from holdfast.job.part import MAX_SHARDS
-from holdfast.job.train_job import MEASURED
+from holdfast.job.train_keys import MEASURED
 from holdfast.rundir.run_directory import BASES
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import ResumeMessage
@@ -38,7 +40,7 @@ from holdfast.worker.checks.replica_checker import ReplicaChecker
 from holdfast.worker.checks.self_test import check_reduction, log_sensitive_kernels
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.evaluation import Evaluator
-from holdfast.worker.membership.attach import AttachedModels
+from holdfast.worker.membership.attach import DIFFERENT_WEIGHTS, AttachedModels
 from holdfast.worker.membership.enter_group import enter_group
 from holdfast.worker.membership.mapped_peers import MappedPeers
 from holdfast.worker.membership.standby import StandbyMember
@@ -94,6 +96,7 @@ class Member:
         metrics: The metrics that this worker writes.
         times: Time spent by phase.
         models: Models that user code attaches; None before the first one.
+        adopted: Keys of the job that user code has set, with their values.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Member:
         channel: Channel,
         listener: Listener | None = None,
     ) -> None:
-        self.job = job = spec.train_job
+        job = spec.train_job
         self.device = devices.choose_device(job.device, spec.slot)
         if job.numerics != "fast":
             devices.refuse_nondeterministic()
@@ -113,32 +116,60 @@ class Member:
         if not job.merges_shards:
             check_reduction()
         self.group = Group(arena, spec.rank, job.timeout_s, describe)
-        self.context = WorkerContext.of(job, self.group, agent, arena)
         self.progress = Progress()
-        run_dir = Path(spec.run_dir)
-        self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
-        self.breakdown = Breakdown(
-            self.group,
-            run_dir,
-            most_shards=0 if job.merges_shards else min(job.batch, MAX_SHARDS),
-            is_dynamic=job.balance in MEASURED,
-        )
         self.standby = StandbyMember(agent, arena)
         self.metrics = Metrics(spec.run_dir)
-        self._spec = spec
         self._channel = channel
-        self._restorer = Restorer(spec, channel)
-        self.times = PhaseTimes(arena, spec.rank)
-        self._arena = arena
         self._agent = agent
+        self._arena = arena
+        self._follow(spec)
+        self.times = PhaseTimes(arena, spec.rank)
         self._listener = listener
         self.models: AttachedModels | None = None
+        self.adopted: list[str] = []
         self._joined: JoinedParts | None = None
         self._has_state = False
         self._peers: MappedPeers | None = None
         self._unlike: UnlikeMembers | None = None
         self._transfer: StateTransfer | None = None
         self._on_commit: Callable[[StepCommitted], None] | None = None
+
+    def _follow(self, spec: WorkerSpec) -> None:
+        """Build what depends on the job."""
+        self._spec = spec
+        self.job = job = spec.train_job
+        self.context = WorkerContext.of(job, self.group, self._agent, self._arena)
+        run_dir = Path(spec.run_dir)
+        self.balancing = Balancing(self.context, self.progress, run_dir, spec.score)
+        # A pipeline is idle at both ends of a step: with fewer shards for a larger part of it.
+        has_stages = job.parallel.pipeline > 1
+        self.breakdown = Breakdown(
+            self.group,
+            run_dir,
+            least_shards=job.shards if has_stages else job.most_workers,
+            most_shards=0 if job.merges_shards else min(job.batch, MAX_SHARDS),
+            is_dynamic=job.balance in MEASURED,
+        )
+        self._restorer = Restorer(spec, self._channel)
+
+    def adopt(self, keys: Mapping[str, Any]) -> None:
+        """Set keys of the job to what other code decides; see `Session.adopt`.
+
+        Raises:
+            JobError: A value is wrong, or a model is attached already.
+        """
+        if self.models is not None:
+            raise JobError("session.adopt was called too late; call it before session.attach")
+        values = {**self.job.model_dump(), **keys}
+        job = load.checked(values, where=self.job.name)
+        self.adopted = [f"{key}={value}" for key, value in keys.items()]
+        self._follow(self._spec.model_copy(update={"job": job}))
+
+    @property
+    def compares_samples(self) -> bool:
+        """True if all must read the same bits; unlike hosts may round a sample otherwise."""
+        is_unlike = self.models is not None and bool(self.models.unlike)
+        return self.job.numerics != "mixed" and not is_unlike
 
     @property
     def attached(self) -> AttachedModels:
@@ -205,6 +236,8 @@ class Member:
                 raise SelfEviction(UntrustedStateError("may have the state of a wrong replica"))
             if self._peers is not None:
                 self._peers.share()
+            if self.group.network is not None:
+                self.group.network.cancel()  # nothing is written to shared memory from here on
             # The agent decides from these reports who has a state, and from which step all resume.
             committed = self.progress.step if self._has_state else None
             resume = self._agent.await_resume_until(self.standby.probe_at, committed)
@@ -259,9 +292,17 @@ class Member:
         if self._joined is not None:
             self.joined.saver.save_durably()
 
+    def weights_sha256(self) -> str:
+        """SHA-256 of the weights after the newest step, of which there is a checkpoint."""
+        replica = self.joined.replica
+        if replica.holding.is_all:
+            return replica.weights_sha256()
+        return self._restorer.weights_sha256(self.progress.step)
+
     def _enter(self, resume: ResumeMessage) -> None:
         # From here on this worker can be aborted, and can meet the members at barriers.
-        enter_group(self.group, self._agent, self._listener, resume)
+        has_mesh = self.job.adds_vectors
+        enter_group(self.group, self._agent, self._listener, resume, has_mesh=has_mesh)
         if self.models is None:
             self.balancing.begin_generation(resume.caps)
             return  # a task that trains nothing
@@ -284,15 +325,11 @@ class Member:
         else:
             self._restore(resume, replica, sections, transfer)
         self._begin_alignment(replica, self.models.unlike)
-        if not resume.donors:
-            agree(
-                self.group,
-                WorkerTag.ATTACH,
-                self.progress.step,
-                replica.digest(),
-                "different weights; the model's factory must draw from torch's seeded generator "
-                "only",
-            )
+        if not resume.donors and replica.holding.is_all:
+            own = replica.digest()
+            agree(self.group, WorkerTag.ATTACH, self.progress.step, own, DIFFERENT_WEIGHTS)
+        if not resume.donors and self.progress.step:
+            self.metrics.note_load()
         self._has_state = True
         self._peers.forget_left()
         is_first_here = self.group.rank == self.group.local[0]
@@ -307,7 +344,7 @@ class Member:
         self.joined.state.replicas.begin_generation(tolerates=self._unlike is not None)
         # All members have the same progress now, also the same costs, so all make the same plan.
         self.balancing.begin_generation(resume.caps, sections.slot_bytes)
-        self.breakdown.begin_generation()
+        self.breakdown.begin_generation(resume.caps)
         self.joined.stepper.assign(self.progress.step, self.balancing.plan)
         self.joined.stepper.resume(self.progress.step)
 
@@ -387,7 +424,8 @@ class Member:
         # Replicas of lost workers belong to steps that the checkpoint does not have.
         self._arena.forget_replicas()
         assert self.models is not None
-        nearby = sections.replica if sections.holds(replica.flat) else None
+        is_shared = sections.holds(replica.flat) and replica.holding.is_all
+        nearby = sections.replica if is_shared else None
         restored = self._restorer.restore(replica, self.group, resume.restore, nearby)
         if restored.progress is not None:
             self.progress.replace(restored.progress)
@@ -415,6 +453,7 @@ class Member:
                 sections=sections,
                 replicas=replicas,
                 worker=self.context,
+                run_dir=self.metrics.run_dir,
             )
         )
         state = WorkerState(attached, self.group, self.progress, stepper.buffers, replicas)
@@ -425,6 +464,7 @@ class Member:
             num_shards=self.job.shards,
             batch_size=self.job.batch,
             device=self.device,
+            compares_samples=self.compares_samples,
         )
         saver = CheckpointSaver(
             self._spec,

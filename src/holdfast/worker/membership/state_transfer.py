@@ -101,9 +101,12 @@ class StateTransfer:
         self._exchange_replicas(resume.donors, step)
         # A joining worker: after the tensors the optimizers' knowledge of them, then the progress.
         if donor != rank:
-            self._replica.restored(frozenset(_parse(headers[donor])["uninitialized"]))
-            progress.replace(Progress.from_donor(_parse(furthest)["progress"]))
-            metrics.recent.extend(_parse(headers[donor])["recent"])
+            own = headers[donor]
+            self._replica.restored(frozenset(_parse(own)["uninitialized"]))
+            # Values that belong to the donor's tensors, unless others have done more.
+            leader = furthest if _work_done(furthest) > _work_done(own) else own
+            progress.replace(Progress.from_donor(_parse(leader)["progress"]))
+            metrics.recent.extend(_parse(own)["recent"])
         # A donor that was aborted between two steps: what the others did together is not done
         # twice.
         elif _work_done(header) < _work_done(furthest):

@@ -11,7 +11,7 @@ the same on all. Replicas are compared by `worker.checks.replica_checker`, user 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from holdfast.collectives.network import Network
 from holdfast.data.loading.reader import SAME_DATA
 from holdfast.errors import JobError
 from holdfast.worker.checks.replica_checker import ReplicaChecker
+from holdfast.worker.checks.row_guard import RowGuard
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer, packed
 from holdfast.worker.progress import Progress
@@ -55,6 +56,7 @@ class WorkerState:
         assert attached.replica is not None
         assert attached.sections is not None
         self._replica = attached.replica
+        self._rows = RowGuard(attached.replica)
         self._sections = attached.sections
         self._user_state = attached.user_state
         self._group = group
@@ -111,8 +113,12 @@ class WorkerState:
         Raises:
             JobError: Some of it cannot be saved.
         """
-        if self._is_released:
-            return
+        if not self._is_released:
+            self.take_changes()
+            self.publish()
+
+    def take_changes(self) -> None:
+        """Make what user code has changed part of this worker's state; see `commit`."""
         user = self._progress.user
         # In this order: buffers and modules into the replica, then what is kept apart from tensors.
         self._buffers.commit()
@@ -121,15 +127,15 @@ class WorkerState:
         user.commit(self._user_state.capture(self._replica.known_state))
         # Every later write, until the next commit, is a change within the loop.
         self._writes = self._replica.writes()
+        self._rows.note(self._progress.step)
         size = 0 if user.digest == before else len(json.dumps(user.committed))
-        most = MAILBOX_BYTES // 2
+        most = MAILBOX_BYTES // 3  # in a pause also as they were before it
         if size > most:
             largest = max(user.committed.items(), key=lambda item: len(json.dumps(item)))[0]
             raise JobError(
                 f"the user state takes {size:,} bytes, most of it in {largest}; at most {most:,} "
                 "can be transferred; keep large tensors in a module given to session.register"
             )
-        self._publish_intact()
 
     @property
     def outlives_worker(self) -> bool:
@@ -142,7 +148,7 @@ class WorkerState:
         """True if what a step comes to is left with it, if the host does not know it yet."""
         return self._sections.mapped is not None
 
-    def _publish_intact(self) -> None:
+    def publish(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
         take its rank, but for a replica in memory that is lost with its worker.
         """
@@ -150,8 +156,12 @@ class WorkerState:
         left = packed(self._progress, self._replica) if self.outlives_worker else b""
         # Zero first: a worker that dies between these lines leaves nothing that could be taken for
         # whole.
-        self._sections.intact.begin_change(rank)
+        self.begin_change()
         self._sections.intact.end_change(rank, self._progress.step, left)
+
+    def begin_change(self) -> None:
+        """Note that the replica changes: it is not intact before `publish`."""
+        self._sections.intact.begin_change(self._group.rank)
 
     def follow(self, name: str, followed: Stateful) -> None:
         """Make an object part of the user state; see `UserState.follow`."""
@@ -163,21 +173,30 @@ class WorkerState:
         self._replica.release()
         self._is_released = True
 
-    def call_user_code(self, callback: Callable[[], None]) -> None:
-        """Call user code between two steps, and note which tensors it overwrites: one could be
-        wrong, and equal again before its slice is compared.
+    @contextmanager
+    def user_code(self) -> Iterator[set[str]]:
+        """A context for user code between two steps. At its end, the set that it gives has the
+        names of the tensors that user code has overwritten: one could be wrong, and equal again
+        before its slice is compared.
 
         Raises:
             JobError: It changes a module in a way that cannot be given to another worker.
         """
         user = self._progress.user
+        overwritten = set[str]()
         # Autograd counts writes, so tensors that user code overwrites are found without comparing
         # them.
         before = self._replica.writes()
+        rows = self._rows.digest()
         with self._user_state.module_changes.tracking():
-            callback()
+            yield overwritten
+        if self._rows.digest() != rows:
+            raise JobError(
+                "the weights were modified in session.on_commit, where each worker sees some rows "
+                "of them; set parallel.zero=0, or modify them in the model's forward"
+            )
         self._replica.capture_optimizers()
-        overwritten = set(self._replica.writes().since(before))
+        overwritten.update(self._replica.writes().since(before))
         if not overwritten <= set(user.overwritten):
             user.overwritten = sorted(overwritten.union(user.overwritten))
             self.replicas.compare_always(user.overwritten)
@@ -222,6 +241,8 @@ class WorkerState:
         state = self._replica.state_tensors()
         now = {"session.state": user.state, **self._user_state.capture(state)}
         writes = self._replica.writes()
+        if self._rows.is_changed:
+            return "a weight"
         # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
@@ -277,13 +298,14 @@ def _data_differ(
     left, right = (header["order"] for header in headers)
     keys = sorted(key for key in left | right if left.get(key) != right.get(key))
     named = {"samples": "some samples differ", "epoch_order": "their samplers draw other samples"}
+    who = f"rank {first} and rank {other}"
+    if network is not None:
+        named["samples"] += ", or unlike hosts round them otherwise, as numerics=mixed allows"
+        hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]
+        who = f"hosts {hosts[0]} and {hosts[1]} (ranks {first} and {other})"
     how = [
         named.get(key, f"{key}: {left.get(key)}, {right.get(key)}")
         for key in keys
         if key != "first_epoch"  # as the order of every epoch
     ]
-    who = f"rank {first} and rank {other}"
-    if network is not None:
-        hosts = [network.hosts.addresses[rank].rpartition(":")[0] for rank in (first, other)]
-        who = f"hosts {hosts[0]} and {hosts[1]} (ranks {first} and {other})"
     return f"{who} have different data: {'; '.join(how)}; {SAME_DATA}"

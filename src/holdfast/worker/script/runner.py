@@ -43,6 +43,8 @@ from holdfast.worker.process_groups import cascade
 from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 from holdfast.worker.script import program
+from holdfast.worker.script.collective_times import CollectiveTimes
+from holdfast.worker.script.script_steps import ScriptSteps
 
 
 def run(
@@ -72,8 +74,13 @@ def run(
         _keep_process_groups()
         if not arena.stop_requested:
             script = _script_here(job.script, Path(spec.run_dir))
-            WorkerStatus(arena, spec.rank).enter(Phase.FORWARD)
+            status = WorkerStatus(arena, spec.rank)
+            status.enter(Phase.FORWARD)
+            CollectiveTimes(status).begin()
+            steps = ScriptSteps(arena, spec.rank, group.local, Path(spec.run_dir))
+            steps.begin()
             code = program.run(script)
+            steps.settle()
             arena.check_abort()  # another worker's failure may have ended it
             program.end()
             if code != 0 or (rendezvous is not None and rendezvous.store is None):

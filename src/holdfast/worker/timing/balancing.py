@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +25,7 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 from holdfast.errors import JobError
-from holdfast.job.train_job import BALANCES, MEASURED, SCORED
+from holdfast.job.train_keys import BALANCES, MEASURED, SCORED
 from holdfast.linux.host_memory import available
 from holdfast.tasks import reference
 from holdfast.tasks.code import located
@@ -162,7 +161,7 @@ class Balancing:
     @property
     def digest(self) -> int:
         """Digest of the plan, which all members must have in common."""
-        return zlib.crc32(repr(self.plan.counts).encode())
+        return self.plan.digest
 
     def ignore_step(self) -> None:
         """Note that the times of the current step are not typical, on any worker."""

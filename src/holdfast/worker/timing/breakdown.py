@@ -6,7 +6,7 @@ down what follows from them; the metrics of each host have the times themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ class Breakdown:
     Args:
         group: The members of the current generation.
         run_dir: Directory of the run.
+        least_shards: Shards that the job must have: one for each worker that it may have.
         most_shards: Shards that the job may have; 0 if a worker's shards are merged.
         is_dynamic: True if measured times divide the shards.
 
@@ -35,14 +36,23 @@ class Breakdown:
         bottleneck: Limit of the run in its last steps; None if that is not known yet.
     """
 
-    def __init__(self, group: Group, run_dir: Path, *, most_shards: int, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        group: Group,
+        run_dir: Path,
+        *,
+        least_shards: int,
+        most_shards: int,
+        is_dynamic: bool,
+    ) -> None:
         self._group = group
         self._events = run_dir / EVENTS
         self._slowdowns = Slowdowns()
         self._links: SlowLinks | None = None
+        self._least_shards = least_shards
         self._most_shards = most_shards
         self._is_dynamic = is_dynamic
-        self._finder = self._new_finder()
+        self._finder: BottleneckFinder  # of each generation
         self._members: tuple[int, ...] = ()
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
         self._written = ""
@@ -59,20 +69,25 @@ class Breakdown:
         """Why a worker is slower than it was; None if it is not, or that is not known."""
         return self._slowdowns.reason_of(rank)
 
-    def begin_generation(self) -> None:
-        """Begin with the members of a new generation."""
+    def begin_generation(self, caps: Mapping[int, int]) -> None:
+        """Begin with the members of a new generation.
+
+        Args:
+            caps: The most shards of ranks that have run out of memory.
+        """
         self._members = self._group.members
         network = self._group.network
         self._links = None
         if network is not None:
             self._ranks_of_hosts = network.hosts.ranks
             self._links = SlowLinks([network.hosts.host_of(rank) for rank in self._members])
-        self._finder = self._new_finder()
-
-    def _new_finder(self) -> BottleneckFinder:
-        has_network = self._group.network is not None
-        return BottleneckFinder(
-            has_network=has_network, most_shards=self._most_shards, is_dynamic=self._is_dynamic
+        self._finder = BottleneckFinder(
+            has_network=network is not None,
+            least_shards=self._least_shards,
+            most_shards=self._most_shards,
+            is_dynamic=self._is_dynamic,
+            ranks=self._members,
+            caps=caps,
         )
 
     def observe(self, step: int, times: Sequence[StepTimes], counts: Sequence[int]) -> None:

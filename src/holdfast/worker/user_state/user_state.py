@@ -29,6 +29,7 @@ from holdfast.arena.json_values import ValueVersion, decode, encode, in_place, i
 from holdfast.arena.nested_optimizers import all_of, groups_of, parameters_of
 from holdfast.arena.replica import KEPT, Trained
 from holdfast.arena.state_dicts import THE_MODEL, extra_entries, load_extra_entries, plain_name
+from holdfast.checkpoint.manifest import FORKED
 from holdfast.errors import JobError
 from holdfast.worker.user_state.module_tracker import ModuleTracker
 from holdfast.worker.user_state.optimizer_values import OptimizerValues
@@ -167,7 +168,9 @@ class UserState:
                 for key, value in decode(attributes).items()
                 if not hasattr(type(optimizer), key)
             )
-        for group, options in zip(groups, saved["groups"], strict=True):
+        # A fork has the options of its own job.
+        stored = [] if FORKED in saved else zip(groups, saved["groups"], strict=True)
+        for group, options in stored:
             # A tensor of an option, such as a learning rate, stays the same object: schedulers hold
             # it.
             _replace(group, decode(options))
