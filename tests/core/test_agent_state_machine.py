@@ -1,5 +1,7 @@
 """The agent's machine: who is forked when."""
 
+import pytest
+
 from holdfast.core.actions import (
     Abort,
     CompleteCheckpoint,
@@ -278,3 +280,27 @@ def test_statuses_come_more_often_while_a_command_shows_progress():
         now = machine.next_deadline()
         assert isinstance(machine.handle(Tick(), now)[0], SendStatus)
         assert machine.next_deadline() == now + interval_s
+
+
+def test_a_status_between_two_heartbeats_does_not_move_them():
+    machine = AgentStateMachine("host", capacity=1, heartbeat_s=1.0, now=0.25)
+    machine.handle(Tick(), now=0.25)
+    machine.handle(orders(1, 0), now=0.5)
+    machine.handle(WorkerHalted(0, 1, None, 0), now=0.6)
+    (sent,) = machine.handle(CheckpointFound(1, None), now=0.75)
+    assert isinstance(sent, SendStatus)
+    assert machine.next_deadline() == 1.25
+    machine.handle(Tick(), now=3.5)
+    assert machine.next_deadline() == 4.25, "a late one does not move them either"
+
+
+@pytest.mark.parametrize(("hosts", "interval_s"), [(2, WATCHED_INTERVAL_S), (500, 0.5), (3000, 1)])
+def test_many_hosts_together_send_no_more_than_some_statuses_per_second(hosts, interval_s):
+    machine = AgentStateMachine("0", capacity=1, heartbeat_s=1.0, now=0.0)
+    members = {rank: str(rank) for rank in range(hosts)}
+    desired = DesiredState(
+        generation=1, stage=Stage.HALT, ranks=(0,), members=members, watched=True
+    )
+    machine.handle(DesiredStateReceived(desired), now=0.0)
+    machine.handle(Tick(), now=0.0)
+    assert machine.next_deadline() == interval_s

@@ -15,9 +15,14 @@ def times(**more_ms):
     return StepTimes(shards_ns=shards, rest_ns=2 * MS, **phases)
 
 
-def found(*workers, counts, memory=0.5, has_network=False, most_shards=64, is_dynamic=False):
+def found(*workers, counts, memory=0.5, has_network=False, is_dynamic=False, **fields):
     finder = BottleneckFinder(
-        has_network=has_network, most_shards=most_shards, is_dynamic=is_dynamic
+        has_network=has_network,
+        least_shards=fields.get("least_shards", len(workers)),
+        most_shards=fields.get("most_shards", 64),
+        is_dynamic=is_dynamic,
+        ranks=range(1, len(workers) + 1),
+        caps=fields.get("caps", {}),
     )
     results = [finder.observe(workers, counts, memory) for _ in range(STEPS)]
     assert results[:-1] == [None] * (STEPS - 1)
@@ -76,8 +81,34 @@ def test_fewer_shards_are_named_that_save_more_than_a_coarser_split_costs():
     slower, faster = times(collect=60), times(forward=15, backward=30, collect=60)
     assert "4 shards instead of 8 would save" in found(slower, faster, counts=(3, 5)).text
     assert found(slower, faster, counts=(1, 1)).name == "compute-bound"  # each needs one
+    # Two workers are away, and will need one each.
+    bottleneck = found(times(collect=60), counts=(8,), least_shards=3)
+    assert "4 shards instead of 8 would save" in bottleneck.text
 
 
 def test_full_memory_is_named_if_nothing_takes_time():
     assert found(times(), counts=(16,), memory=0.93).name == "near the memory limit"
     assert found(times(data=50), counts=(16,), memory=0.93).name == "input-bound"
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_worker_without_memory_for_more_shards_is_named_with_its_cap(is_dynamic):
+    few, many = times(forward=9, backward=18), times()
+    bottleneck = found(few, many, counts=(3, 13), caps={1: 3}, is_dynamic=is_dynamic)
+    assert bottleneck.name == "memory-bound"
+    assert (
+        bottleneck.text
+        == "rank 1 has memory for 3 shards: with more, a step would take 24% less time"
+    )
+    # The best plan has no use for more, or the worker is slow.
+    slow = times(forward=120, backward=240)
+    assert found(slow, many, counts=(3, 13), caps={1: 3}, is_dynamic=True).name == "compute-bound"
+
+
+def test_a_number_of_shards_that_caps_do_not_allow_is_not_advised():
+    slower, faster = times(collect=60), times(forward=15, backward=30, collect=60)
+    workers = {"counts": (3, 5), "is_dynamic": True}
+    assert found(slower, faster, **workers).name == "shard-bound"
+    # 4 shards would be twice as large, so that only 1 and 2 of them are known to fit.
+    bottleneck = found(slower, faster, **workers, caps={1: 3, 2: 5})
+    assert bottleneck.text.startswith("rank 2 has memory for 5 shards: ")

@@ -54,8 +54,8 @@ def machine(workers=2, **policy):
     return CoordinatorStateMachine(given, [], 0.0)
 
 
-def tell(run, host, number, **fields):
-    status = Status(host=host, number=number, capacity=1, **fields)
+def tell(run, host, number, capacity=1, **fields):
+    status = Status(host=host, number=number, capacity=capacity, **fields)
     actions = run.handle(StatusReceived(status), float(number))
     run.check_invariants()
     return actions
@@ -181,6 +181,19 @@ def test_two_workers_of_one_generation_without_memory_are_both_left_out():
     (second,) = opened(cluster.tell("c", failed={2: out_of_memory(0)}))  # of generation 5
     assert second.members == {0: "a"}
     assert opened(cluster.tell("c", failed={2: out_of_memory(0)})) == []  # the same report again
+
+
+def test_a_late_lack_of_memory_is_all_that_counts_of_a_late_report():
+    policy = RecoveryPolicy(world_size=3, min_workers=2, num_shards=8, max_failures=2)
+    run = CoordinatorStateMachine(policy, [GenerationOpened(5, {0: "a", 1: "b", 2: "b"})], 0.0)
+    of_then = {"capacity": 2, "generation": 5, "stage": Stage.RUN}
+    tell(run, "a", 1, **of_then)
+    tell(run, "b", 1, **of_then, failed={1: KILLED})
+    failed = {1: KILLED, 2: out_of_memory(0)}
+    (entry,) = opened(tell(run, "b", 2, **of_then, failed=failed))
+    assert isinstance(entry, GenerationOpened), "one failure was counted twice"
+    assert entry.caps == {2: Cap(host="b", shards=0)}
+    assert run.root_cause == (2, out_of_memory(0))
 
 
 def test_a_run_ends_when_all_its_workers_have_too_little_memory_together():

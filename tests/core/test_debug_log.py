@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.actions import AppendToJournal, GenerationOpened
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog, action_in_words, check, event_in_words
-from holdfast.core.events import AgentLost, Disconnected, StatusReceived, StopReceived, Tick
+from holdfast.core.events import AgentLost, Disconnected, ProgressRequested, StatusReceived, Tick
 from holdfast.core.policy import RecoveryPolicy
 from holdfast.core.protocol import Cap, Draft, Failure, Stage, Status, StoredCheckpoint
 
@@ -60,8 +60,8 @@ def test_an_event_that_the_machine_fails_with_is_the_last_one():
 def test_a_transition_that_is_not_in_the_table_is_refused():
     machine = log_of().machine
     machine.stage = Stage.END
-    with pytest.raises(AssertionError, match="StopReceived led from RUN to END"):
-        check(machine, Stage.RUN, StopReceived())
+    with pytest.raises(AssertionError, match="ProgressRequested led from RUN to END"):
+        check(machine, Stage.RUN, ProgressRequested())
     machine.stage = Stage.RUN
     with pytest.raises(AssertionError, match="Tick led from END to RUN"):
         check(machine, Stage.END, Tick())

@@ -81,3 +81,17 @@ def test_nobody_is_suspected_within_the_floor(gaps: list[float]) -> None:
         assert beats.suspects(now) == []
         beats.record("a", now)
     assert beats.suspects(beats.deadline_of("a")) == ["a"]
+
+
+def test_no_one_is_woken_for_hosts_that_were_heard_since() -> None:
+    beats = Heartbeats(interval_s=1.0, floor_s=3.0)
+    for host in ("a", "b"):
+        beats.record(host, 0.0)
+    beats.record("a", 1.0)
+    assert beats.next_deadline() == 3.0 == beats.deadline_of("b")
+    beats.record("b", 2.0)
+    assert beats.next_deadline() == 4.0 == beats.deadline_of("a")
+    beats.remove("a")
+    assert beats.next_deadline() == 5.0
+    assert beats.suspects(5.0) == ["b"]
+    assert beats.next_deadline() is None

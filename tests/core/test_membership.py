@@ -19,7 +19,14 @@ def test_neighbours_share_a_host() -> None:
 
 
 def test_a_lost_rank_returns_to_a_host_in_use() -> None:
-    assert place(range(2), {"a": 2, "b": 2}, {0: "b"}) == {0: "b", 1: "b"}
+    capacity = {"a": 2, "b": 2, "c": 2}
+    assert place(range(4), capacity, {0: "b", 1: "b", 2: "c"}) == {0: "b", 1: "b", 2: "c", 3: "c"}
+
+
+def test_hosts_with_more_capacity_than_is_needed_get_equal_shares() -> None:
+    assert place(range(3), {"a": 3, "b": 3, "c": 3}, {}) == {0: "a", 1: "b", 2: "c"}
+    grown = place(range(5), {"a": 3, "b": 1, "c": 3}, {0: "a", 1: "b", 2: "c"})
+    assert grown == {0: "a", 1: "b", 2: "c", 3: "a", 4: "c"}
 
 
 def test_without_room_some_ranks_have_no_host() -> None:
@@ -67,8 +74,71 @@ def test_a_slow_worker_goes_to_standby_though_each_worker_is_needed() -> None:
     members.reassign_ranks(1.0, restart_all=False)
     assert list(members.members) == [0, 2, 3]
     assert members.standbys_of("a") == {1: slow(1)}
-    assert not members.is_growth_due(1.0), "its rank is not given to another worker"
+    assert not members.is_resize_due(1.0), "its rank is not given to another worker"
     assert not change(members, eviction=slow(1)), "the same report again"
+
+
+def elastic(capacity: int = 3) -> Membership:
+    """Two hosts, each with an equal share of two workers, and capacity for more."""
+    policy = RecoveryPolicy(world_size=6, min_workers=1, workers=2, host_share=1, start_workers=2)
+    members = Membership(policy, GenerationOpened(0, {}), now=0.0)
+    members.join(Status(host="a", number=0, capacity=capacity))
+    assert not members.is_resize_due(1.0), "the run begins with two workers"
+    members.join(Status(host="b", number=0, capacity=capacity))
+    assert members.is_resize_due(1.0)
+    members.reassign_ranks(1.0, restart_all=False)
+    members.on_resumed()
+    assert members.by_host == {"a": (0,), "b": (1,)}
+    return members
+
+
+def test_a_run_that_is_scaled_has_so_many_workers_and_each_rank_stays() -> None:
+    members = elastic()
+    members.scale(5)
+    assert members.is_resize_due(2.0)
+    members.reassign_ranks(2.0, restart_all=False)
+    assert members.members == {0: "a", 1: "b", 2: "a", 3: "a", 4: "b"}
+    members.scale(1)
+    assert members.is_resize_due(3.0)
+    assert members.reassign_ranks(3.0, restart_all=False) == ["b"]
+    assert members.members == {0: "a"}
+    assert not members.lacks_workers
+    members.scale(2)
+    assert members.is_resize_due(4.0)
+    members.reassign_ranks(4.0, restart_all=False)
+    assert members.members == {0: "a", 1: "b"}, "each host has its share again"
+
+
+def test_a_size_that_hosts_have_no_capacity_for_is_refused() -> None:
+    members = elastic(capacity=2)
+    assert not members.refuses_size(4)
+    assert members.refuses_size(5) == "its hosts can run 4; let another host join"
+    assert "max_workers" in members.refuses_size(7)
+
+
+def test_a_world_is_full_without_its_standbys_and_not_with_ranks_beyond_it() -> None:
+    members = membership(min_workers=4)
+    assert members.is_full
+    change(members, eviction=slow(1))
+    assert members.is_full
+    members.remove({3: None})
+    assert not members.is_full
+    members.scale(2)
+    assert not members.is_full, "rank 2 is still there"
+    members.reassign_ranks(1.0, restart_all=False)
+    assert members.is_full
+
+
+def test_ranks_of_process_groups_have_no_gaps_after_a_host_is_lost() -> None:
+    policy = RecoveryPolicy(world_size=6, min_workers=4, restart_all=True)
+    before = GenerationOpened(1, {rank: "abc"[rank // 2] for rank in range(6)})
+    members = Membership(policy, before, now=0.0)
+    for host in "abc":
+        members.join(Status(host=host, number=0, capacity=2))
+    members.fence(["a"])
+    members.reassign_ranks(1.0, restart_all=True)
+    assert members.members == {0: "c", 1: "c", 2: "b", 3: "b"}
+    assert not members.lacks_workers
 
 
 def test_the_last_member_stays() -> None:
@@ -105,7 +175,7 @@ def test_a_rank_without_memory_for_a_shard_is_not_waited_for_and_uses_capacity()
     capped(members, 1, shards=0)
     assert list(members.members) == [0, 2, 3]
     assert not members.lacks_workers
-    assert not members.is_growth_due(1.0), "its rank is not given to another worker"
+    assert not members.is_resize_due(1.0), "its rank is not given to another worker"
     members.reassign_ranks(2.0, restart_all=True)
     assert list(members.members) == [0, 2, 3]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.core.actions import GenerationOpened
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.events import Disconnected, ProbeCompleted, StatusReceived, Tick
 from holdfast.core.policy import RecoveryPolicy
@@ -22,7 +23,7 @@ EPSILON = 1e-6
 @pytest.fixture
 def suspected():
     """Host b is suspected at 10 s: `(reachability, number of the probe)`."""
-    reachability = Reachability(TIMEOUT_S)
+    reachability = Reachability(TIMEOUT_S, {})
     ((probe, witness),) = reachability.probes_due(["b"], STATUSES, 10.0)
     assert (probe.host, probe.address, witness) == ("b", "b:1", "c")
     assert reachability.probes_by("c") == (probe,)
@@ -98,13 +99,13 @@ def test_nothing_is_decided_before_the_result_of_the_probe(suspected):
 
 
 def test_a_host_without_an_address_is_lost_without_a_probe():
-    reachability = Reachability(TIMEOUT_S)
+    reachability = Reachability(TIMEOUT_S, {})
     assert reachability.probes_due(["a"], {"a": Status(host="a", number=1)}, 3.0) == []
     assert reachability.lost(3.0) == ["a"]
 
 
 def test_hosts_that_are_lost_together_are_named_together():
-    reachability = Reachability(TIMEOUT_S)
+    reachability = Reachability(TIMEOUT_S, {})
     probes = [probe for probe, _ in reachability.probes_due(["a", "b"], STATUSES, 1.0)]
     assert len({probe.number for probe in probes}) == 2
     answers = {probe.number: False for probe in probes}
@@ -151,3 +152,19 @@ def test_a_host_whose_stream_has_ended_is_probed_too():
     run.handle(Tick(), 3.5)
     assert run.generation == 1
     assert set(run.members.values()) == {"a", "b", "c"}
+
+
+def test_a_restarted_coordinator_probes_hosts_before_they_have_reported():
+    policy = RecoveryPolicy(world_size=3, min_workers=1, heartbeat_timeout_s=2.0)
+    journal = [GenerationOpened(5, {0: "a", 1: "b", 2: "c"})]
+    run = CoordinatorStateMachine(policy, journal, 0.0, {host: f"{host}:1" for host in "abc"})
+    reported = status("a", capacity=1, generation=5, stage=Stage.RUN)
+    run.handle(StatusReceived(reported), 1.0)
+    probes = {each.probe.host: each.probe for each in run.handle(Tick(), 2.0)[:2]}
+    assert {probe.address for probe in probes.values()} == {"b:1", "c:1"}
+    run.handle(ProbeCompleted(probes["b"].number, is_reached=True), 2.3)
+    run.handle(ProbeCompleted(probes["c"].number, is_reached=True), 2.3)
+    for host in "bc":
+        slow = status(host, capacity=1, generation=5, stage=Stage.RUN)
+        run.handle(StatusReceived(slow), 20.0)
+    assert (run.generation, run.stage) == (5, Stage.RUN), "they have trained all the time"

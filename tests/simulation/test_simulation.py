@@ -209,12 +209,12 @@ def test_a_fact_whose_recording_was_cut_short_is_there_afterwards_or_is_not() ->
     found = set()
     for seed in range(10):
         simulation = Simulation(Cluster(hosts=3, capacity=1, num_steps=10), replacing(3), seed)
-        simulation.run_until(5)
+        simulation.run_until(5.3)  # between two heartbeats
         simulation.crash_coordinator(after=0, back_s=1)
         simulation.kill_worker(simulation.living_workers()[0])
-        simulation.run_until(5.9)
+        simulation.run_until(6.2)
         assert simulation.run is None
-        simulation.run_until(6.01)
+        simulation.run_until(6.31)
         cut_short = next(line for line in simulation.log if "is cut short" in line)
         assert generations(simulation) == (2 if cut_short.endswith("kept") else 1)
         found.add(cut_short.rpartition(" ")[2])
@@ -373,6 +373,77 @@ def test_a_run_finishes_though_workers_run_out_of_memory_among_other_faults(seed
     inject_at_random(simulation, faults=20 * (seed // 4), until=100)
     for time in range(5, 100, 8):
         simulation.at(time, exhaust)
+    simulation.run_until(5000)
+    assert_finished(simulation, 300)
+
+
+def elastic(**more: Any) -> RecoveryPolicy:
+    """Three hosts with one worker each, and capacity for two."""
+    return RecoveryPolicy(
+        world_size=6,
+        min_workers=1,
+        workers=3,
+        host_share=1,
+        start_workers=3,
+        **{"max_failures": 9} | more,
+    )
+
+
+def test_a_run_is_scaled_up_and_down_and_no_step_is_lost() -> None:
+    simulation = Simulation(Cluster(hosts=3, capacity=2, num_steps=100), elastic(), seed=0)
+    sizes = (3, 6, 2, 5)
+    for number, size in enumerate(sizes, start=1):
+        if number > 1:
+            simulation.scale(size)
+        before = simulation.steps
+        simulation.run_until(8 * number)
+        assert simulation.run is not None
+        assert len(simulation.run.members) == size
+        assert simulation.steps > before
+        assert generations(simulation) == number
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+
+
+def test_a_host_that_leaves_costs_no_step_and_no_failure() -> None:
+    policy = elastic(max_failures=0)
+    simulation = Simulation(Cluster(hosts=3, capacity=2, num_steps=60), policy, seed=0)
+    simulation.run_until(10.01)
+    before = simulation.steps
+    simulation.leave(simulation.living_agents()[0])
+    simulation.run_until(10.9)
+    assert simulation.run is not None
+    assert len(simulation.run.members) == 2
+    assert generations(simulation) == 2
+    simulation.run_until(12.5)
+    assert simulation.steps > before
+    simulation.run_until(400)
+    assert_finished(simulation, 60)
+
+
+def test_the_size_of_a_run_outlives_its_coordinator() -> None:
+    simulation = Simulation(Cluster(hosts=3, capacity=2, num_steps=100), elastic(), seed=0)
+    simulation.run_until(5)
+    simulation.scale(5)
+    simulation.run_until(8)
+    simulation.kill_coordinator(back_s=2)
+    simulation.kill_worker(simulation.living_workers()[-1])
+    simulation.run_until(20)
+    assert simulation.run is not None
+    assert len(simulation.run.members) == 5
+    simulation.run_until(400)
+    assert_finished(simulation, 100)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_is_scaled_in_a_storm_of_faults(seed: int) -> None:
+    cluster = Cluster(hosts=3, capacity=2, num_steps=300, loss=(0.0, 0.1)[seed % 2])
+    policy = elastic(max_failures=10**6, restart_all=seed % 3 == 2)
+    simulation = Simulation(cluster, policy, seed)
+    inject_at_random(simulation, faults=30, until=150)
+    for _ in range(20):
+        size = simulation.chance.randint(1, 6)
+        simulation.at(simulation.chance.uniform(0, 150), simulation.scale, size)
     simulation.run_until(5000)
     assert_finished(simulation, 300)
 

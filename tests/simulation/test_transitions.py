@@ -1,8 +1,11 @@
 """The coordinator's table of transitions is what its machine does in random histories."""
 
+from functools import partial
+
 import pytest
 
-from holdfast.core.coordinator import TRANSITIONS, CoordinatorStateMachine
+from holdfast.core.coordinator import CoordinatorStateMachine
+from holdfast.core.debug_log import TRANSITIONS
 from holdfast.core.events import AgentLost
 from holdfast.core.policy import RecoveryPolicy
 from holdfast_bench.simulation.cluster import Cluster
@@ -32,6 +35,8 @@ def play(seed):
         simulation.at(simulation.chance.uniform(0, 40), lose_an_agent)
     if seed % 7 == 0:
         simulation.at(5, simulation.stop)
+    for size in (2, 3, 4) if seed % 3 == 1 else ():
+        simulation.at(simulation.chance.uniform(0, 40), simulation.scale, size)
     simulation.run_until(10_000)
 
 
@@ -39,6 +44,13 @@ def end_without_the_coordinator():
     policy = RecoveryPolicy(world_size=2, min_workers=2)
     simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=5), policy, seed=0)
     simulation.at(2, simulation.kill_coordinator, 60)
+    simulation.run_until(200)
+
+
+def end_at_once(after_s):
+    policy = RecoveryPolicy(world_size=2, min_workers=2)
+    simulation = Simulation(Cluster(hosts=2, capacity=1, num_steps=50), policy, seed=0)
+    simulation.at(after_s, partial(simulation.stop, at_once=True))
     simulation.run_until(200)
 
 
@@ -63,4 +75,6 @@ def test_every_transition_of_the_table_happens_and_no_other(monkeypatch):
         play(seed)
     end_without_the_coordinator()
     end_without_workers()
+    for tenths in range(100):
+        end_at_once(tenths / 10)
     assert seen == TRANSITIONS

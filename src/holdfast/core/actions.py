@@ -29,6 +29,7 @@ class GenerationOpened:
         restart_all: True if all its workers are forked again.
         standbys: The ranks on standby meanwhile.
         caps: The ranks that have run out of memory.
+        scaled: Workers of a full world since the run was scaled; 0 if it never was.
     """
 
     generation: int
@@ -36,6 +37,7 @@ class GenerationOpened:
     restart_all: bool = False
     standbys: Mapping[int, Standby] = field(default_factory=dict)
     caps: Mapping[int, Cap] = field(default_factory=dict)
+    scaled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

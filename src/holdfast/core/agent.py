@@ -65,6 +65,7 @@ from holdfast.core.events import (
     CheckpointPrepared,
     DesiredStateReceived,
     EvictionRequested,
+    LeaveRequested,
     PartStaged,
     PeerReported,
     ProbeCompleted,
@@ -79,6 +80,8 @@ from holdfast.core.protocol import DesiredState, Eviction, Failure, Stage, Statu
 
 WATCHED_INTERVAL_S: Final = 0.2
 """Interval of an agent's statuses while a command shows the run's progress, seconds."""
+MAX_WATCHED_RATE: Final = 1000
+"""Statuses of all hosts per second for which they come less often than that."""
 
 _NOT_HALTED: Final = WorkerHalted(rank=-1, generation=0, committed=None, reduced_step=0)
 
@@ -139,6 +142,7 @@ class AgentStateMachine:
         self._newest_checkpoint: StoredCheckpoint | None = None
         self._requested_checkpoint = 0
         self._stop = False
+        self._leaves = False
         self._watched = False
         self._probe_address = probe_address
         self._probed = dict[int, bool | None]()
@@ -165,6 +169,10 @@ class AgentStateMachine:
                 return self._on_worker_exit(event, now)
             case EvictionRequested() | WorkerFit():
                 return self._on_standby_event(event, now)
+            case LeaveRequested():
+                is_new = not self._leaves
+                self._leaves = True
+                return [self._send_status(now)] if is_new else []
             case ProbeCompleted():
                 return self._on_probe_completed(event, now)
             case PeerReported():
@@ -409,10 +417,13 @@ class AgentStateMachine:
         return self._failed
 
     def _send_status(self, now: float) -> SendStatus:
-        # Every status is a heartbeat, so the next one is due an interval after this.
+        # Heartbeats keep their times, whatever is sent between them: a generation begins on all
+        # hosts at once, and would have all their heartbeats arrive at once from then on.
         self._number += 1
-        interval_s = WATCHED_INTERVAL_S if self._watched else self._heartbeat_s
-        self._status_at = now + min(interval_s, self._heartbeat_s)
+        watched_s = max(WATCHED_INTERVAL_S, len(self.members) / MAX_WATCHED_RATE)
+        interval_s = watched_s if self._watched else self._heartbeat_s
+        while self._status_at <= now:
+            self._status_at += min(interval_s, self._heartbeat_s)
         members = {rank: each.halted for rank, each in self._members_here.items()}
         is_halted = self.stage == Stage.HALT
         return SendStatus(
@@ -448,6 +459,7 @@ class AgentStateMachine:
                 checkpoint_result=self._saving.result,
                 requested_checkpoint=self._requested_checkpoint,
                 stop=self._stop,
+                leaves=self._leaves,
                 probe_address=self._probe_address,
                 probed={
                     number: is_reached

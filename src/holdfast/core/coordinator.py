@@ -24,25 +24,21 @@ RUN. Every agent gets the same resume point, and its workers train from it. The 
 checkpoints and passes on their results, until a status reports a failure, the end of training or a
 worker for standby, until a host falls silent, or until there is capacity for more workers.
 
-END. The run is over, well or with a reason. Nothing leads out of it: whatever an agent reports, it
-is sent the end again.
+END. The run is over, well or with a reason. Whatever an agent reports, it is sent the end again.
 
 Recovery takes two rounds on purpose. In the first, HALT, each host reports the state it has. In the
 second, RUN, all learn which state is used. The choice needs all reports, since a step that one
 worker may have committed must be committed by all (see `core.resume_point`).
 
 Messages carry whole states, not differences (see `core.protocol`). The next status of an agent that
-has missed one shows that it is behind, and it is sent the desired state again. Nothing here counts
-messages or waits for the answer to one.
+has missed one shows that it is behind, and it is sent the desired state again.
 
 A host that is lost is fenced: it never takes part again under this name, and its statuses are
-answered with the end. So if it was only cut off, it ends its workers, and these never meet the ones
-that have replaced them.
+answered with the end. So if it was only cut off, its workers never meet those in their place.
 
-The journal records that a generation was opened, before any agent hears of it, and that the run
-has ended, before any agent hears of that. So a successor neither uses a number twice nor continues
-a run that is over. Whatever else it needs (committed steps, checkpoint results, the request to
-stop) is in the statuses of agents, which outlive the coordinator.
+The journal records that a generation was opened, or that the run has ended, before any agent hears
+of it. So a successor neither uses a number twice nor continues a run that is over. Whatever else it
+needs (committed steps, checkpoint results, the request to stop) is in the statuses of agents.
 
 The machine reads no clock and performs nothing. `handle` takes an event and returns actions, which
 the dispatcher performs in order: a journal entry is durable before any later action.
@@ -51,7 +47,7 @@ the dispatcher performs in order: a journal entry is durable before any later ac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.actions import (
     AppendToJournal,
@@ -70,6 +66,7 @@ from holdfast.core.events import (
     ProbeCompleted,
     ProgressRequested,
     RunEvent,
+    ScaleRequested,
     StatusReceived,
     StopReceived,
     Tick,
@@ -79,7 +76,7 @@ from holdfast.core.heartbeats import Heartbeats
 from holdfast.core.links import Links
 from holdfast.core.membership import Membership, in_words
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import FENCED, DesiredState, Failure, ResumePoint, Stage, Status
+from holdfast.core.protocol import FENCED, LEFT, DesiredState, Failure, ResumePoint, Stage, Status
 from holdfast.core.reachability import Reachability
 from holdfast.core.restart_budget import RestartBudget
 from holdfast.core.resume_point import choose_resume_point
@@ -89,16 +86,6 @@ HALT = Stage.HALT
 RUN = Stage.RUN
 END = Stage.END
 
-TRANSITIONS: Final = {
-    IDLE: {StatusReceived: {HALT, RUN, END}, AgentLost: {HALT}, Tick: {HALT, END}},
-    HALT: {StatusReceived: {RUN, END}, AgentLost: {END}, Tick: {END}},
-    RUN: {StatusReceived: {HALT, END}, AgentLost: {HALT, END}, Tick: {HALT, END}},
-    END: {},
-}
-"""The stages that events can lead to from each stage; every event can also leave the stage as it
-is. HALT leads to HALT by a new generation. The debug log and a test hold the code to this table.
-"""
-
 
 class CoordinatorStateMachine:
     """The state of one run of a job.
@@ -107,6 +94,7 @@ class CoordinatorStateMachine:
         policy: The user's.
         journal: Entries from before the coordinator was restarted.
         now: This process's monotonic clock, seconds, as in every `now` here.
+        addresses: Addresses at which hosts accept connections that have not reported yet.
 
     Attributes:
         generation, stage: Values of the newest desired state. At stage IDLE a restarted coordinator
@@ -120,7 +108,13 @@ class CoordinatorStateMachine:
         watched: True if a command shows the run's progress.
     """
 
-    def __init__(self, policy: RecoveryPolicy, journal: Iterable[JournalEntry], now: float) -> None:
+    def __init__(
+        self,
+        policy: RecoveryPolicy,
+        journal: Iterable[JournalEntry],
+        now: float,
+        addresses: Mapping[str, str] | None = None,
+    ) -> None:
         self.policy = policy
         self.generation = 0
         self.stage = IDLE
@@ -134,13 +128,12 @@ class CoordinatorStateMachine:
         self._members = Membership(policy, self._replay(journal), now)
         self._finished = set[int]()
         self._addresses = dict[int, str]()
-        beat_s = policy.heartbeat_s
-        floor_s = policy.heartbeat_timeout_s
-        self.heartbeats = Heartbeats(interval_s=beat_s, floor_s=floor_s)
-        self._reachability = Reachability(floor_s)
+        silent_s = policy.heartbeat_timeout_s
+        self.heartbeats = Heartbeats(interval_s=policy.heartbeat_s, floor_s=silent_s)
+        self._reachability = Reachability(silent_s, addresses or {})
         self._links = Links()
-        # After a restart every member has as long to report as if it had just been heard.
-        self._waiting = dict.fromkeys(self._members.by_host)
+        # Every member has as long to report after a restart as if it had just been heard.
+        self._waiting = dict(self._members.by_host)
         for host in self._members.hosts:
             self.heartbeats.record(host, now)
 
@@ -148,6 +141,11 @@ class CoordinatorStateMachine:
     def members(self) -> Mapping[int, str]:
         """The host of every rank, without ranks that have failed since."""
         return self._members.members
+
+    @property
+    def is_full(self) -> bool:
+        """True if the members are those of a full world."""
+        return self._members.is_full
 
     @property
     def hosts(self) -> Collection[str]:
@@ -167,12 +165,23 @@ class CoordinatorStateMachine:
                 return []
             case AgentLost(host):
                 return self._fence([host], "was lost", now)
-            case StopReceived() | ProgressRequested():
-                self._stop |= isinstance(event, StopReceived)
-                self.watched |= isinstance(event, ProgressRequested)
-                return self._send_desired_state(self._members.hosts)
+            case StopReceived() | ProgressRequested() | ScaleRequested():
+                return self._on_request(event, now)
             case Tick():
                 return self._on_tick(now)
+
+    def _on_request(
+        self, request: StopReceived | ProgressRequested | ScaleRequested, now: float
+    ) -> list[RunAction]:
+        """Do what the user asks for."""
+        if isinstance(request, StopReceived) and request.at_once and self.stage != END:
+            return self._end("the run was aborted")
+        if isinstance(request, ScaleRequested):
+            self._members.scale(request.workers)
+            return [] if self.stage == END else self._resize_if_due(now)
+        self._stop |= isinstance(request, StopReceived)
+        self.watched |= isinstance(request, ProgressRequested)
+        return self._send_desired_state(self._members.hosts)
 
     def next_deadline(self) -> float | None:
         """Time at which a Tick is due, if nothing else happens."""
@@ -188,15 +197,23 @@ class CoordinatorStateMachine:
         )
         return min((wait for wait in waits if wait is not None), default=None)
 
+    @property
+    def lacks_workers(self) -> bool:
+        """True if the run can only continue once more hosts join."""
+        return self.stage in (IDLE, HALT) and self._members.lacks_workers
+
     def waiting_for(self) -> str:
         """Condition without which the run makes no progress, in words; empty if there is none."""
         if self.stage == END:
             return ""
         if self._waiting:
             verb = {IDLE: "report", HALT: "be ready", RUN: "resume"}[self.stage]
-            missing = {host: self._members.by_host[host] for host in self._waiting}
-            return f"{in_words(missing)} to {verb}"
-        return self._members.missing()
+            return f"{in_words(self._waiting)} to {verb}"
+        return "" if self.stage == RUN else self._members.missing()
+
+    def refuses_size(self, workers: int) -> str:
+        """Why the run cannot have so many workers now, in words; empty if it can."""
+        return self._members.refuses_size(workers)
 
     def check_invariants(self) -> None:
         """Raises: AssertionError: This machine is in a state that it must never be in."""
@@ -231,23 +248,24 @@ class CoordinatorStateMachine:
         if self._members.is_fenced(status) or status.generation > self.generation:
             ended = DesiredState(generation=self.generation, stage=END, reason=FENCED)
             return [SendDesiredState(host, ended)]
-        if not self._members.join(status):
-            return []
+        if status.leaves or not self._members.join(status):
+            return self._leave(host, now) if status.leaves else []
         # The host takes part, and is alive: whatever was suspected of it is wrong.
         self.heartbeats.record(host, now)
         self._reachability.on_heard(status, now)
         self._stop |= status.stop  # a predecessor of this coordinator has sent it
         if self.stage == IDLE and self.members:
             return self._recover(now, host)
-        if host in self._members.hosts:
+        if self._members.has_ranks(host):
             return self._on_member_status(status, now)
-        return self._grow_if_due(now)
+        return self._resize_if_due(now)
 
     def _on_member_status(self, status: Status, now: float) -> list[RunAction]:
         if status.generation == self.generation:
             # A change of membership ends the generation: the rest of the status is void.
             if status.failed or self._members.change_standbys(status):
-                return self._on_worker_change(status, now)
+                self._members.change_caps(status)
+                return self._on_failed_workers(status.failed, now)
             self._links.on_status(status, now)
             self._finished |= status.finished
             self.result = status.result or self.result
@@ -263,13 +281,13 @@ class CoordinatorStateMachine:
         if status.draft is not None:
             is_decided = self._checkpoints.collect(status, self._members.by_host, now)
             return self._send_desired_state(self._members.hosts) if is_decided else []
-        return self._choose_resume_point(now) if self._is_ready else self._grow_if_due(now)
+        return self._choose_resume_point(now) if self._is_ready else self._resize_if_due(now)
 
     def _on_late_failures(self, status: Status, now: float) -> list[RunAction]:
         """Handle failures of the generation before with which this one would not do."""
-        # It would use a worker that has too little memory.
-        if self._members.change_caps(status):
-            return self._on_worker_change(status, now)
+        # It would use a worker that has too little memory. Others in the status were handled.
+        if short := self._members.change_caps(status):
+            return self._on_failed_workers(short, now)
         # It would keep states that are wrong.
         if is_state_untrusted(status.failed) and not self._restart_all:
             self._restart_all = True
@@ -286,22 +304,21 @@ class CoordinatorStateMachine:
             or self._checkpoints.has_result_for(status)
         )
 
-    def _on_worker_change(self, status: Status, now: float) -> list[RunAction]:
-        """Continue with other members: workers have failed, go to standby or come from there."""
-        self._members.change_caps(status)
-        self._members.remove(status.failed)
-        self._restart_all |= is_state_untrusted(status.failed)
-        cause = root_cause(status.failed)
+    def _on_failed_workers(self, failed: Mapping[int, Failure], now: float) -> list[RunAction]:
+        """Continue without the workers that have failed; none have where only standbys changed."""
+        self._members.remove(failed)
+        self._restart_all |= is_state_untrusted(failed)
+        cause = root_cause(failed)
         # Only standbys have changed, or all failures are cascading: there is none to count.
         if cause is None:
             return self._open_generation(now)
         self.root_cause = cause
         (rank, failure) = cause
-        step = None if self.resume_point is None else self.resume_point.step
         what = f"rank {rank} {failure.cause}"
         # Recovery cannot help against an error that every worker would meet again.
         if failure.fatal or (failure.cap is not None and not self._members.can_compute):
             return self._end(what)
+        step = self.resume_point.step if self.resume_point else None
         repeated = self._restart_budget.on_failure(rank, failure, step, now)
         return self._end(repeated) if repeated else self._on_failure(what, now)
 
@@ -340,12 +357,13 @@ class CoordinatorStateMachine:
             return actions
         if too_few := self._members.join_timeout(now):
             return self._end(too_few)
-        return self._grow_if_due(now) or self._request_checkpoint_if_due(now)
+        return self._resize_if_due(now) or self._request_checkpoint_if_due(now)
 
     def _request_checkpoint_if_due(self, now: float) -> list[RunAction]:
         """Ask for a checkpoint if it is time to; an agent that missed it is told by its report."""
-        is_due = self.stage == RUN and self._checkpoints.request_if_due(self.generation, now)
-        return self._send_desired_state(self._members.hosts) if is_due else []
+        if self.stage == RUN and self._checkpoints.request_if_due(self.generation, now):
+            return self._send_desired_state(self._members.hosts)
+        return []
 
     def _probe(self, now: float) -> list[RunAction]:
         """Probe hosts that fell silent, from here and from another host."""
@@ -383,14 +401,21 @@ class CoordinatorStateMachine:
 
     def _fence(self, lost: Sequence[str], why: str, now: float) -> list[RunAction]:
         """Fence hosts, and continue without them where they run ranks."""
-        are_members = self._remove(lost)
-        if self.stage == END or not are_members:
+        if not self._remove(lost) or self.stage == END:
             return []
-        # A restarted coordinator may have waited for just these.
-        if self.stage == IDLE:
+        if self.stage == IDLE:  # a restarted coordinator may have waited for just these
             return self._recover(now, *lost)
         self.root_cause = None
         return self._on_failure(f"{', '.join(lost)} {why}", now)
+
+    def _leave(self, host: str, now: float) -> list[RunAction]:
+        """Continue without a host that leaves, which is no failure."""
+        left = DesiredState(generation=self.generation, stage=END, reason=LEFT)
+        answer = SendDesiredState(host, left)
+        if not self._remove([host]):
+            return [answer]
+        follow = self._recover(now, host) if self.stage == IDLE else self._open_generation(now)
+        return [answer, *follow]
 
     def _on_failure(self, what: str, now: float) -> list[RunAction]:
         """Continue without what has failed, unless the restart budget is exhausted."""
@@ -398,8 +423,8 @@ class CoordinatorStateMachine:
         exhausted = self._restart_budget.on_loss(what, now)
         return self._end(exhausted) if exhausted else self._open_generation(now)
 
-    def _grow_if_due(self, now: float) -> list[RunAction]:
-        return self._open_generation(now) if self._members.is_growth_due(now) else []
+    def _resize_if_due(self, now: float) -> list[RunAction]:
+        return self._open_generation(now) if self._members.is_resize_due(now) else []
 
     def _open_generation(self, now: float) -> list[RunAction]:
         """Open a generation with all hosts that have capacity, by halting them."""
@@ -412,13 +437,10 @@ class CoordinatorStateMachine:
         self._finished.clear()
         self._links.clear()
         self._checkpoints.on_generation_opened()
-        self._waiting = dict.fromkeys(self._members.by_host)
-        standbys = self._members.standbys
-        caps = self._members.caps
-        opened = GenerationOpened(self.generation, self.members, self._restart_all, standbys, caps)
-        hosts = [*self._members.hosts, *left]
+        self._waiting = dict(self._members.by_host)
+        opened = self._members.opened(self.generation, restart_all=self._restart_all)
         # The entry is durable before any agent hears of the generation.
-        return [AppendToJournal(opened), *self._send_desired_state(hosts)]
+        return [AppendToJournal(opened), *self._send_desired_state([*self._members.hosts, *left])]
 
     def _choose_resume_point(self, now: float) -> list[RunAction]:
         """All members have halted: resume from the state of one, or else from a checkpoint."""
@@ -434,7 +456,7 @@ class CoordinatorStateMachine:
         self.stage = RUN
         self._restart_all = self.policy.restart_all
         self._members.on_resumed()
-        self._waiting = dict.fromkeys(self._members.by_host)
+        self._waiting = dict(self._members.by_host)
         return self._send_desired_state(self._members.hosts)
 
     def _end(self, reason: str) -> list[RunAction]:

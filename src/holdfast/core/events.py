@@ -41,7 +41,16 @@ class AgentLost:
 
 @dataclass(frozen=True, slots=True)
 class StopReceived:
-    """The user asks the run to end after the current step."""
+    """The user asks the run to end after the current step, or at once."""
+
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRequested:
+    """The user asks for another number of workers, which the run can have."""
+
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ RunEvent = (
     | Disconnected
     | AgentLost
     | StopReceived
+    | ScaleRequested
     | ProgressRequested
     | ProbeCompleted
     | Tick
@@ -167,6 +177,11 @@ class WorkerFit:
     rank: int
 
 
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """This host is about to leave the run: its user or its engine says so."""
+
+
 CheckpointEvent = CheckpointFound | CheckpointPrepared | CheckpointCompleted
 
 
@@ -194,6 +209,7 @@ AgentEvent = (
     | WorkerExited
     | EvictionRequested
     | WorkerFit
+    | LeaveRequested
     | PeerReported
     | ProbeCompleted
     | Tick

@@ -110,7 +110,7 @@ def judge(end: Exit) -> Failure:
         what, _, _ = end.hung.partition(" for ")  # without the seconds, which differ every time
         failure = Failure(cause=f"hung: it {what}", repeatable=not what.startswith("was stopped"))
     elif end.status == -signal.SIGKILL and end.exhausted:
-        cause = oom_killed(f"rank {end.rank}", end.exhausted)
+        cause = oom_killed(end.exhausted)
         failure = Failure(cause=cause, error=OutOfMemory.__name__, fatal=True)
     else:
         failure = Failure(cause=describe(end.status), repeatable=-end.status not in _FROM_OUTSIDE)
@@ -143,9 +143,9 @@ def describe(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
 
 
-def oom_killed(who: str, exhausted: str) -> str:
-    """The message for a process that the kernel has OOM-killed."""
-    return f"{who} was OOM-killed (limit: {exhausted})"
+def oom_killed(exhausted: str) -> str:
+    """The end of a process that the kernel has OOM-killed, in words."""
+    return f"was OOM-killed (limit: {exhausted})"
 
 
 def memory_advice(batch: int = 0, movable_shards: int = 0) -> str:
@@ -161,8 +161,8 @@ def memory_advice(batch: int = 0, movable_shards: int = 0) -> str:
     if movable_shards and finer < size:
         first = f"set shards={math.ceil(batch / finer)} for shards of {finer} samples, not {size}"
     return (
-        f"{first}, start fewer workers or make the model smaller; or allow more memory and resume "
-        "the run from its last checkpoint"
+        f"{first}, or make the model smaller, in a new run; or resume this one with fewer workers "
+        "or more memory"
     )
 
 

@@ -117,7 +117,19 @@ class Heartbeats:
 
     def next_deadline(self) -> float | None:
         """Time at which to ask for suspects again; a host may have been heard by then."""
-        return self._queue[0][0] if self._queue else None
+        # Hosts that were heard since their entries were made are no reason to ask.
+        while self._queue:
+            queued, host = self._queue[0]
+            arrivals = self._arrivals.get(host)
+            if arrivals is None or arrivals.queued != queued:
+                heapq.heappop(self._queue)
+                continue
+            deadline = self.deadline_of(host)
+            if deadline <= queued:
+                return queued
+            arrivals.queued = deadline
+            heapq.heapreplace(self._queue, (deadline, host))
+        return None
 
     def suspects(self, now: float) -> list[str]:
         """Hosts whose deadline has passed; each is named once, until it is heard again.

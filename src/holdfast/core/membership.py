@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from holdfast.core.actions import GenerationOpened
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Cap, Eviction, Standby, Status
+from holdfast.core.protocol import Cap, Eviction, Failure, Standby, Status
 
 NAMED_HOSTS: Final = 3
 """The most hosts that `in_words` names."""
@@ -41,6 +42,7 @@ class Membership:
             Others hold it too: it is replaced, not changed.
         standbys: The ranks on standby; likewise replaced, not changed.
         caps: The ranks that have run out of memory; likewise.
+        scaled: Workers of a full world since the run was scaled; 0 if it never was.
         by_host: The ranks of each host as the newest generation was opened.
         statuses: The newest status of every host that has joined.
     """
@@ -50,6 +52,7 @@ class Membership:
         self.standbys = newest.standbys
         self.caps = newest.caps
         self.members = newest.members
+        self.scaled = newest.scaled
         self.by_host = by_host(newest.members)
         self.statuses: dict[str, Status] = {}
         self._capacity = 0
@@ -69,7 +72,7 @@ class Membership:
         """True if all workers of a full world together may have the memory for a step."""
         # A rank whose host is lost may be placed on one with more.
         known = [rank for rank, cap in self.caps.items() if cap.host in self.statuses]
-        return len(known) < self._policy.world_size or self._have_memory(known)
+        return len(known) < self._full or self._have_memory(known)
 
     @property
     def most_shards(self) -> dict[int, int]:
@@ -88,21 +91,36 @@ class Membership:
         return {rank: cap.host for rank, cap in self.caps.items() if not cap.shards}
 
     @property
+    def _full(self) -> int:
+        """Workers of a full world."""
+        return self.scaled or self._policy.workers or self._policy.world_size
+
+    @property
     def _most(self) -> int:
         """The most members that a full world has now."""
-        return self._policy.world_size - len(self.standbys) - len(self._retired)
+        return self._full - len(self.standbys) - len(self._retired)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the members are those of a full world."""
+        return len(self.members) == self._most and max(self.members, default=0) < self._full
 
     @property
     def _least(self) -> int:
         """The fewest workers to train with."""
         policy = self._policy
-        least = max(policy.min_workers, 0 if self._has_trained else policy.start_workers)
-        return min(least, self._most)
+        least = self._full if policy.min_workers is None else policy.min_workers
+        least = max(least, 0 if self._has_trained else policy.start_workers)
+        return max(1, min(least, self._most))
 
     @property
     def hosts(self) -> dict[str, None]:
         """The hosts that have ranks in the newest generation, members or on standby."""
         return dict.fromkeys((*self.by_host, *(each.host for each in self.standbys.values())))
+
+    def has_ranks(self, host: str) -> bool:
+        """True if a host has ranks in the newest generation; see `hosts`."""
+        return host in self.by_host or any(each.host == host for each in self.standbys.values())
 
     def standbys_of(self, host: str) -> dict[int, Eviction]:
         """The ranks on standby of a host, and why."""
@@ -127,8 +145,30 @@ class Membership:
             return False  # one with the same number is repeated on a new connection
         # The sum is kept up to date, since it is asked for with every status of a thousand hosts.
         self.statuses[status.host] = status
-        self._capacity += status.capacity - (known.capacity if known else 0)
+        self._capacity += self._capacity_of(status) - (self._capacity_of(known) if known else 0)
         return True
+
+    def _capacity_of(self, status: Status) -> int:
+        """Number of workers that a host may have: an equal share, unless the run was scaled."""
+        share = 0 if self.scaled else self._policy.host_share
+        return min(status.capacity, share or status.capacity)
+
+    def refuses_size(self, workers: int) -> str:
+        """Why the run cannot have so many workers now, in words; empty if it can."""
+        most = self._policy.world_size
+        if workers > most:
+            return f"the run can have {most} at most, which max_workers decides at its start"
+        capacity = sum(status.capacity for status in self.statuses.values())
+        if not self.members or workers <= capacity:  # before it has begun, hosts still join
+            return ""
+        return f"its hosts can run {capacity}; let another host join"
+
+    def scale(self, workers: int) -> None:
+        """Make so many workers a full world, from the next generation on."""
+        self.scaled = workers
+        self._capacity = sum(map(self._capacity_of, self.statuses.values()))
+        self._drop_standbys([rank for rank in self.standbys if rank >= workers])
+        self.caps = {rank: cap for rank, cap in self.caps.items() if rank < workers}
 
     @property
     def of_generation(self) -> list[Status]:
@@ -167,7 +207,7 @@ class Membership:
         for host in hosts:
             self._fenced[host] = None
             if host in self.statuses:
-                self._capacity -= self.statuses.pop(host).capacity
+                self._capacity -= self._capacity_of(self.statuses.pop(host))
         return had_ranks
 
     def remove(self, ranks: Mapping[int, object]) -> None:
@@ -175,16 +215,17 @@ class Membership:
         self.members = {rank: host for rank, host in self.members.items() if rank not in ranks}
         self._drop_standbys(ranks)
 
-    def change_caps(self, status: Status) -> bool:
-        """Cap the workers of a host that ran out of memory; returns whether there is a change."""
-        found = {
-            rank: Cap(host=status.host, shards=failure.cap)
-            for rank, failure in status.failed.items()
-            if failure.cap is not None and self.members.get(rank) == status.host
-        }
-        before = self.caps
-        self.caps = {**before, **found}
-        return self.caps != before
+    def change_caps(self, status: Status) -> dict[int, Failure]:
+        """Cap the workers of a host that ran out of memory; returns the failures that were new."""
+        new = {}
+        for rank, failure in status.failed.items():
+            if failure.cap is None or self.members.get(rank) != status.host:
+                continue
+            cap = Cap(host=status.host, shards=failure.cap)
+            if self.caps.get(rank) != cap:
+                self.caps = {**self.caps, rank: cap}
+                new[rank] = failure
+        return new
 
     def change_standbys(self, status: Status) -> bool:
         """Put a rank on standby, or make some members again, as an agent requests; returns whether
@@ -195,7 +236,8 @@ class Membership:
         policy = self._policy
         # Those that are fit return first: with them another one can be spared.
         before = self.standbys
-        self._return([rank for rank in before if rank in status.fit])
+        if status.fit:
+            self._return([rank for rank in before if rank in status.fit])
         if eviction is None or eviction.rank not in self.members or policy.restart_all:
             return self.standbys is not before
         others = {rank: host for rank, host in self.members.items() if rank != eviction.rank}
@@ -217,22 +259,30 @@ class Membership:
             kept = {rank: each for rank, each in self.standbys.items() if rank not in ranks}
             self.standbys = kept
 
+    def opened(self, generation: int, *, restart_all: bool) -> GenerationOpened:
+        """The entry for a generation with the ranks that were assigned."""
+        return GenerationOpened(
+            generation, self.members, restart_all, self.standbys, self.caps, self.scaled
+        )
+
     def delay_growth(self, now: float) -> None:
         """Do not replace failed workers for a while, if enough are left."""
         self._regrow_from = now + self._policy.regrow_delay_s
 
-    def is_growth_due(self, now: float) -> bool:
-        """True if a generation with more workers is due now."""
+    def is_resize_due(self, now: float) -> bool:
+        """True if a generation with more workers is due now, or with fewer since it was scaled."""
+        if self.scaled and max(self.members, default=-1) >= self.scaled:
+            return True
         # A world that would not be larger, or still be too small, is not worth a generation.
         retired = [host for host in self._retired.values() if host in self.statuses]
         without = len(self.standbys) + len(retired)
-        size = min(self._capacity, self._policy.world_size) - without
+        size = min(self._capacity, self._full) - without
         if size <= len(self.members) or size < self._least:
             self._grow_at = None
             return False
         # More capacity may join until then, and is placed with this one.
         if self._grow_at is None:
-            is_full = size + without == self._policy.world_size
+            is_full = size + without == self._full
             wait_s = 0.0 if is_full else self._policy.last_call_s
             rested_at = now if self.lacks_workers else self._regrow_from  # then nothing trains
             self._grow_at = max(now + wait_s, rested_at)
@@ -265,18 +315,24 @@ class Membership:
     def _place(self, now: float) -> None:
         retired = {rank: host for rank, host in self._retired.items() if host in self.statuses}
         reserved = Counter([*(each.host for each in self.standbys.values()), *retired.values()])
-        capacity = {h: status.capacity - reserved[h] for h, status in self.statuses.items()}
+        capacity = {
+            h: self._capacity_of(status) - reserved[h] for h, status in self.statuses.items()
+        }
         absent = self.standbys.keys() | retired.keys()
+        size = self._full
+        # Process groups number their ranks without gaps. All workers are new, so any rank may move.
+        if self._policy.restart_all and self._capacity >= self._least:
+            size = min(size, self._capacity)
         present = {
             rank: host
             for rank, host in self.members.items()
-            if host in capacity and rank not in absent
+            if host in capacity and rank not in absent and rank < size
         }
         # Soon after a failure lost workers are not replaced, if the others are enough to train.
         are_enough = len(present) >= self._least and self._have_memory(present)
         if now < self._regrow_from and are_enough:
             capacity = dict(Counter(present.values()))
-        ranks = [rank for rank in range(self._policy.world_size) if rank not in absent]
+        ranks = [rank for rank in range(size) if rank not in absent]
         self.members = place(ranks, capacity, present)
         self.caps = {
             rank: cap
@@ -328,7 +384,7 @@ class Membership:
         assert list(self.members) == sorted(self.members)
         assert not is_known or not self._fenced.keys() & set(self.members.values())
         assert not self._fenced.keys() & self.statuses.keys()
-        assert self._capacity == sum(status.capacity for status in self.statuses.values())
+        assert self._capacity == sum(map(self._capacity_of, self.statuses.values()))
         assert not self.standbys.keys() & self.members.keys(), "a rank in two places"
         assert not self._fenced.keys() & {each.host for each in self.standbys.values()}
         assert not self._retired.keys() & (self.members.keys() | self.standbys.keys())
@@ -341,8 +397,9 @@ def place(
     """Give every rank a host, as far as there is capacity.
 
     A rank stays where it is while its host has capacity for it. The others fill the hosts in name
-    order, first those that already run ranks: neighbouring ranks, whose shards meet soonest in the
-    reduction tree, share a host, and a new worker finds its state on its own.
+    order, each up to an equal share, first those that already run ranks: neighbouring ranks, whose
+    shards meet soonest in the reduction tree, share a host, and a new worker finds its state on its
+    own.
 
     Args:
         ranks: Ranks to place, in order.
@@ -360,11 +417,22 @@ def place(
         if free[host] > 0:
             placed[rank] = host
             free[host] -= 1
-    # What is left of each host is filled in order with the ranks that have none.
+    # Up to its share, each host is filled in order with the ranks that have none.
     hosts = sorted(free, key=lambda host: (host not in used, host))
-    vacant = [host for host in hosts for _ in range(free[host])]
+    share = _equal_share(len(ranks), capacity.values())
+    loads = Counter(placed.values())
+    vacant = [host for host in hosts for _ in range(min(free[host], share - loads[host]))]
     absent = (rank for rank in ranks if rank not in placed)
     return dict(sorted((placed | dict(zip(absent, vacant, strict=False))).items()))
+
+
+def _equal_share(size: int, capacities: Collection[int]) -> int:
+    """The most ranks of a host. With it hosts have capacity for `size` ranks, or else for all that
+    they can run.
+    """
+    largest = max(capacities, default=0)
+    shares = range(largest)
+    return next((n for n in shares if sum(min(each, n) for each in capacities) >= size), largest)
 
 
 def _differences(other: Mapping[str, str], first: Mapping[str, str]) -> str:
@@ -385,7 +453,8 @@ def by_host(members: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
 
 def in_words(hosts: Mapping[str, Sequence[int]]) -> str:
     """The ranks of each host as words; names the first NAMED_HOSTS of them."""
-    named = [f"{_in_words(ranks)} on {host}" for host, ranks in hosts.items()][:NAMED_HOSTS]
+    first = islice(hosts.items(), NAMED_HOSTS)
+    named = [f"{_in_words(ranks)} on {host}" for host, ranks in first]
     more = len(hosts) - len(named)
     return " and ".join([*named, *([f"{more} more hosts"] if more else [])])
 

@@ -11,8 +11,11 @@ class RecoveryPolicy:
     """Reactions of a run to failures.
 
     Attributes:
-        world_size: Workers of a full world.
-        min_workers: The fewest workers to train with; `world_size` if failed ones are replaced.
+        world_size: Most workers that the run can have.
+        workers: Workers of a full world until the run is scaled; 0: `world_size`.
+        host_share: Most of them on one host until then; 0: as many as it can run.
+        min_workers: The fewest workers to train with; None: a full world, because failed ones are
+            replaced.
         start_workers: The fewest workers to begin the run with, if more than that.
         num_shards: Shards of a step, if any worker can compute each of them; else 0.
         max_failures, window_s: Failures that are tolerated, and in how many seconds.
@@ -34,7 +37,9 @@ class RecoveryPolicy:
     """
 
     world_size: int
-    min_workers: int
+    min_workers: int | None
+    workers: int = 0
+    host_share: int = 0
     start_workers: int = 0
     num_shards: int = 0
     max_failures: int = 10

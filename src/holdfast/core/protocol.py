@@ -31,6 +31,8 @@ class Stage(enum.IntEnum):
 
 FENCED: Final = "this agent was fenced, or belongs to another run; restart it"
 """The reason for the end of such an agent."""
+LEFT: Final = "this host has left the run, which continues without it"
+"""The reason for the end of an agent that has asked for it."""
 RUN_FAILED: Final = 3
 """The exit status of an agent whose run has failed."""
 
@@ -252,6 +254,7 @@ class Status:
         requested_checkpoint: The number of the checkpoint that its workers were last asked for; 0
             for none.
         stop: True if its workers were asked to end.
+        leaves: True if its host is about to leave the run.
         progress: Progress of each of its workers, by rank. For people: nothing is decided by
             it.
         probe_address: Address at which the agent accepts connections, a sign that its host is well.
@@ -281,6 +284,7 @@ class Status:
     checkpoint_result: CheckpointResult | None = None
     requested_checkpoint: int = 0
     stop: bool = False
+    leaves: bool = False
     progress: Mapping[int, WorkerProgress] = field(default_factory=dict)
     probe_address: str = ""
     probed: Mapping[int, bool] = field(default_factory=dict)

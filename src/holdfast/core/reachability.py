@@ -61,10 +61,12 @@ class Reachability:
 
     Args:
         timeout_s: Time that a host may be silent without being suspected, seconds.
+        addresses: Addresses at which hosts accept connections that have not reported yet.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, addresses: Mapping[str, str]) -> None:
         self._timeout_s = timeout_s
+        self._addresses = addresses
         self._suspicions: dict[str, _Suspicion] = {}
         self._number = 0
 
@@ -134,11 +136,16 @@ class Reachability:
         waits = (min(each.probe_at, each.lost_at) for each in self._suspicions.values())
         return min((wait for wait in waits if wait < math.inf), default=None)
 
-    @staticmethod
-    def _can_be_probed(suspicion: _Suspicion, statuses: Mapping[str, Status], now: float) -> bool:
+    def _address_of(self, host: str, statuses: Mapping[str, Status]) -> str:
+        """Address at which a host accepts connections; empty if none is known."""
+        status = statuses.get(host)
+        return self._addresses.get(host, "") if status is None else status.probe_address
+
+    def _can_be_probed(
+        self, suspicion: _Suspicion, statuses: Mapping[str, Status], now: float
+    ) -> bool:
         """True if a host has an address; if not, it is lost."""
-        status = statuses.get(suspicion.probe.host)
-        if status is None or not status.probe_address:
+        if not self._address_of(suspicion.probe.host, statuses):
             suspicion.probe_at = math.inf
             suspicion.lost_at = now
             return False
@@ -150,7 +157,7 @@ class Reachability:
         host = suspicion.probe.host
         # Higher than all numbers of a coordinator before this one, which counted likewise.
         self._number = max(self._number + 1, round(now * 1e6))
-        suspicion.probe = Probe(self._number, host, statuses[host].probe_address)
+        suspicion.probe = Probe(self._number, host, self._address_of(host, statuses))
         suspicion.began_at = now
         # The host that joined last, of those that are not suspected themselves.
         suspicion.witness = next(

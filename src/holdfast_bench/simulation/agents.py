@@ -113,10 +113,11 @@ class Agents:
         name = f"host-{next(self._names):04}"
         now = self._timeline.now
         capacity = self._cluster.capacity
-        machine = AgentStateMachine(name, capacity, self._heartbeat_s, now, f"{name}:1")
+        first = now + self._chance.uniform(0, 0.01)
+        machine = AgentStateMachine(name, capacity, self._heartbeat_s, first, f"{name}:1")
         disk = SimulatedDisk() if disk is None else disk
         self._agents[name] = SimulatedAgent(name, machine, self._usual, now, now, disk)
-        self._timeline.after(self._chance.uniform(0, 0.01), self._tell, name, events.Tick())
+        self._timeline.at(first, self._tell, name, events.Tick())
 
     def connect(self, name: str) -> None:
         """Connect an agent to the coordinator soon, if it is up and the network works."""
@@ -137,6 +138,11 @@ class Agents:
         gone = events.Disconnected(name)
         self._timeline.after(agent.link.draw_delay_s(self._chance), self._tell_run, gone)
         self._timeline.after(back_s, self.start, None if loses_disk else agent.disk)
+
+    def leave(self, name: str) -> None:
+        """Have a host leave the run; another one joins a while later."""
+        self._timeline.note(f"{name} leaves")
+        self._tell(name, events.LeaveRequested())
 
     def disk_of(self, name: str) -> SimulatedDisk:
         """The disk of an agent's host."""
@@ -325,7 +331,8 @@ class Agents:
             worker.committed = None  # it was left behind
             self._probe_speed(worker, generation)
             return
-        self.plane.check(generation, start)
+        members = self._agents[worker.host].machine.members
+        self.plane.check(generation, start, members.values())
         donor = start.donors.get(worker.rank)
         assert worker.committed is None or worker.committed <= start.step, "a step is taken back"
         if donor == worker.rank:

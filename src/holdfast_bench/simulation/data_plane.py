@@ -9,7 +9,7 @@ computed only if something happens to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
@@ -144,6 +144,7 @@ class DataPlane:
         self._stopping: set[str] = set()
         self._asked = (0, 0)
         self._newest = self._committed = self._restored_in = 0
+        self._holders: set[str] = set()
         self.chains = [0]
         """The state of the reference run after each step, as far as this run has come."""
 
@@ -221,16 +222,22 @@ class DataPlane:
         assert count == start.step, "a root of another step"
         worker.committed = count
         worker.chain = chain
-        self._note(generation, count, chain)
+        self._note(generation, count, chain, [worker.host])
 
-    def check(self, generation: int, start: ResumePoint) -> None:
+    def check(self, generation: int, start: ResumePoint, hosts: Iterable[str]) -> None:
         """Check where a generation resumes.
+
+        Args:
+            generation: The generation.
+            start: Its resume point.
+            hosts: The hosts of its members.
 
         Raises:
             AssertionError: It does a step again that a worker has committed, which may be lost by
-                now, though not all replicas are.
+                now, though not all hosts with that step are.
         """
-        if not start.donors and generation > self._restored_in:
+        are_lost = self._holders.isdisjoint(hosts)
+        if (are_lost or not start.donors) and generation > self._restored_in:
             self._restored_in = generation
             self._committed = start.step
         assert start.step >= self._committed, "a step is done again"
@@ -307,10 +314,10 @@ class DataPlane:
     def _state_after(self, group: Group) -> int:
         """The state after the current step, which a worker commits."""
         chain = link(group.chain, group.step)
-        self._note(group.generation, group.step + 1, chain)
+        self._note(group.generation, group.step + 1, chain, group.hosts)
         return chain
 
-    def _note(self, generation: int, step: int, chain: int) -> None:
+    def _note(self, generation: int, step: int, chain: int, hosts: Iterable[str]) -> None:
         """A worker has committed a step. Once a generation has loaded a checkpoint, those of older
         ones are fenced, and what they commit does not count.
         """
@@ -318,4 +325,8 @@ class DataPlane:
             self.chains.append(chain)
         assert self.chains[step] == chain, "two lineages"
         if generation >= self._restored_in:
+            if step > self._committed:
+                self._holders.clear()
             self._committed = max(self._committed, step)
+            if step == self._committed:
+                self._holders.update(hosts)

@@ -9,8 +9,8 @@ from holdfast_bench.simulation.disk import SimulatedDisk
 from holdfast_bench.simulation.simulation import Simulation
 
 KINDS: Final = (
-    "worker", "hang", "slow", "agent", "disk", "full", "damage", "network", "noise", "island",
-    "one-way", "starved", "coordinator", "crash",
+    "worker", "hang", "slow", "agent", "leave", "disk", "full", "damage", "network", "noise",
+    "island", "one-way", "starved", "coordinator", "crash",
 )  # fmt: skip
 """The kinds of faults; the last two are for the coordinator, the others for an agent."""
 
@@ -80,7 +80,7 @@ def inject(simulation: Simulation, kind: str, name: str) -> None:
         case "crash":
             simulation.crash_coordinator(chance.randrange(6), chance.uniform(0.1, 3))
         case _:
-            _inject_between_hosts(simulation, kind, name)
+            _inject_into_host(simulation, kind, name)
 
 
 def _inject_into_disk(simulation: Simulation, kind: str, disk: SimulatedDisk) -> None:
@@ -91,11 +91,13 @@ def _inject_into_disk(simulation: Simulation, kind: str, disk: SimulatedDisk) ->
         simulation.at(simulation.now + simulation.chance.uniform(0.1, 20), disk.make_space)
 
 
-def _inject_between_hosts(simulation: Simulation, kind: str, name: str) -> None:
+def _inject_into_host(simulation: Simulation, kind: str, name: str) -> None:
     chance = simulation.chance
     match kind:
         case "island":
             simulation.cut_off([name], chance.uniform(0.1, 20))
+        case "leave":
+            simulation.leave(name)
         case "one-way":
             others = [other for other in simulation.living_agents() if other != name]
             if others:

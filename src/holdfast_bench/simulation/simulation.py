@@ -129,14 +129,24 @@ class Simulation:
         """
         self._agents.kill(name, back_s, loses_disk=loses_disk)
 
+    def leave(self, name: str) -> None:
+        """Have a host leave the run; another one joins a while later."""
+        self._agents.leave(name)
+
     def disk_of(self, name: str) -> SimulatedDisk:
         """The disk of an agent's host."""
         return self._agents.disk_of(name)
 
-    def stop(self) -> None:
-        """Ask the run to end after the current step."""
-        self._timeline.note("stop requested")
-        self._tell_run(events.StopReceived())
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the run to end after the current step, or at once."""
+        self._timeline.note("abort requested" if at_once else "stop requested")
+        self._tell_run(events.StopReceived(at_once=at_once))
+
+    def scale(self, workers: int) -> None:
+        """Ask for another number of workers; the coordinator refuses what the run cannot have."""
+        if self.run is not None and not self.run.refuses_size(workers):
+            self._timeline.note(f"scaled to {workers} workers")
+            self._tell_run(events.ScaleRequested(workers))
 
     def cut(self, name: str, *, to: bool, back: bool, heal_s: float) -> None:
         """Lose all messages to an agent, or from it, for a while."""

@@ -12,7 +12,8 @@ kernels are less efficient on few samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -53,8 +54,8 @@ class _Kind:
     least: float
     text: str
 
-    def of(self, share: float, shards: str = "") -> Bottleneck:
-        return Bottleneck(self.name, share, self.text.format(share, shards))
+    def of(self, share: float, what: str = "") -> Bottleneck:
+        return Bottleneck(self.name, share, self.text.format(share, what))
 
 
 INPUT: Final = _Kind("input-bound", 0.10, "waiting for samples takes {:.0%} of a step")
@@ -72,6 +73,7 @@ IMBALANCED: Final = _Kind(
 COARSE: Final = _Kind(
     "coarse shards", 0.10, "{1} would save up to {0:.0%} of a step, as they are divided finer"
 )
+CAPPED: Final = _Kind("memory-bound", 0.05, "{1}: with more, a step would take {0:.0%} less time")
 NEAR_LIMIT: Final = _Kind("near the memory limit", MEMORY, "{:.0%} of the memory is in use")
 COMPUTE: Final = _Kind("compute-bound", 0.0, "forward and backward take {:.0%} of a step")
 
@@ -84,16 +86,19 @@ class _Worker(NamedTuple):
 
     Attributes:
         collect: The part of a shard that does not depend on its size.
+        cap: The most shards that it can compute in a step as it is now.
     """
 
     fixed: float
     shard: float
     collect: float
+    cap: int
 
     def cost(self, shards: int, now: int) -> Cost:
         """In a step of so many shards, where it has `now` shards."""
         work = (self.shard - self.collect) * now / shards
-        return Cost(self.fixed, max(work + self.collect, 1.0), shards)
+        cap = self.cap * shards // now  # smaller shards need less memory
+        return Cost(self.fixed, max(work + self.collect, 1.0), cap)
 
 
 class BottleneckFinder:
@@ -101,11 +106,26 @@ class BottleneckFinder:
 
     Args:
         has_network: True if there are several hosts.
+        least_shards: Fewest shards of a step: one for each worker of a full world.
         most_shards: Most shards of a step; 0 if workers merge theirs: their number costs nothing.
         is_dynamic: True if plans follow measured times already.
+        ranks: The members.
+        caps: The most shards of ranks that have run out of memory.
     """
 
-    def __init__(self, *, has_network: bool, most_shards: int, is_dynamic: bool) -> None:
+    def __init__(
+        self,
+        *,
+        has_network: bool,
+        least_shards: int,
+        most_shards: int,
+        is_dynamic: bool,
+        ranks: Sequence[int],
+        caps: Mapping[int, int],
+    ) -> None:
+        self._ranks = ranks
+        self._caps = caps
+        self._least_shards = least_shards
         self._most_shards = most_shards
         self._is_dynamic = is_dynamic
         self._sum = REDUCTION if not has_network else LINK
@@ -132,60 +152,76 @@ class BottleneckFinder:
         # The worker that finishes last decides when a step ends, so its phases count.
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)
-        saved, fewer, more = self._gains()
+        gains = self._gains()
         shares = {
             INPUT: sum(each.data_ns for each in last) / total,
             self._sum: sum(each.reduce_ns + each.wait_reduce_ns for each in last) / total,
-            SHARDS: fewer[0],
             CHECKPOINT: sum(each.checkpoint_ns for each in last) / total,
-            IMBALANCED: 0.0 if self._is_dynamic else saved,
-            COARSE: more[0] if self._is_dynamic else 0.0,
+            **{kind: share for kind, (share, _) in gains.items()},
         }
         limits = {kind: share for kind, share in shares.items() if share >= kind.least}
         # The largest of those that are above their threshold.
         if limits:
             kind = max(limits, key=lambda each: limits[each])
-            now = sum(self._steps[-1][1])
-            shards = {SHARDS: fewer[1], COARSE: more[1]}.get(kind, now)
-            return kind.of(limits[kind], f"{shards} shard{'s' * (shards != 1)} instead of {now}")
+            return kind.of(limits[kind], gains[kind][1] if kind in gains else "")
         if memory >= NEAR_LIMIT.least:
             return NEAR_LIMIT.of(memory)
         return COMPUTE.of(sum(each.forward_ns + each.backward_ns for each in last) / total)
 
-    def _gains(self) -> tuple[float, tuple[float, int], tuple[float, int]]:
-        """Share of a step that the best plan would save, and that fewer and more shards would
-        then, with the number that saves most.
+    def _gains(self) -> dict[_Kind, tuple[float, str]]:
+        """Shares of a step that another plan, another number of shards and more memory would save,
+        each with what it takes, in words.
         """
         counts = self._steps[-1][1]
         now = sum(counts)
         members = len(counts)
         # The cost of a shard is not known of a worker that had none.
         if any(0 in each for _, each in self._steps):
-            return 0.0, (0.0, now), (0.0, now)
-        workers = [self._worker(place) for place in range(members)]
+            return {}
+        workers = [self._worker(place, now) for place in range(members)]
 
         def step(shards: int) -> float:
             costs = [worker.cost(shards, now) for worker in workers]
+            caps = [cost.cap for cost in costs]
+            if 0 in caps or sum(caps) < shards:
+                return math.inf  # they may not fit
             return makespan(costs, fastest(costs, shards))
 
-        def best(numbers: Sequence[int]) -> tuple[float, int]:
+        def best(numbers: Sequence[int]) -> tuple[float, str]:
             gains = [(1 - step(shards) / step(now), shards) for shards in numbers]
-            return max(gains, default=(0.0, now))
+            gain, shards = max(gains, default=(0.0, now))
+            return gain, f"{_shards(shards)} instead of {now}"
 
-        # What fewer or more shards save is measured against the best plan, not the current one.
-        saved = 1 - step(now) / makespan([worker.cost(now, now) for worker in workers], counts)
         halved = [now >> times for times in range(1, DOUBLINGS + 1)]
-        doubled = [now << times for times in range(1, DOUBLINGS + 1)]
-        return (
-            saved,
-            best([shards for shards in halved if members <= shards <= self._most_shards]),
-            best([shards for shards in doubled if members < shards <= self._most_shards]),
+        fewer = best(
+            [shards for shards in halved if self._least_shards <= shards <= self._most_shards]
         )
+        # What more memory saves, or fewer or more shards, is measured against the best plan.
+        free = [worker._replace(cap=now).cost(now, now) for worker in workers]
+        wanted = fastest(free, now)
+        place = max(range(members), key=lambda each: wanted[each] - workers[each].cap)
+        found = {
+            SHARDS: fewer,
+            CAPPED: (
+                1 - makespan(free, wanted) / step(now),
+                f"rank {self._ranks[place]} has memory for {_shards(workers[place].cap)}",
+            ),
+        }
+        if self._is_dynamic:
+            doubled = [now << times for times in range(1, DOUBLINGS + 1)]
+            more = best([shards for shards in doubled if members < shards <= self._most_shards])
+            return {**found, COARSE: more}
+        return {**found, IMBALANCED: (1 - step(now) / makespan(free, counts), "")}
 
-    def _worker(self, place: int) -> _Worker:
+    def _worker(self, place: int, now: int) -> _Worker:
         steps = [(times[place], counts[place]) for times, counts in self._steps]
         return _Worker(
             fixed=median([each.rest_ns for each, _ in steps]),
             shard=median([each.shards_ns / count for each, count in steps]),
             collect=median([each.collect_ns / count for each, count in steps]),
+            cap=self._caps.get(self._ranks[place], now),
         )
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'s' * (count != 1)}"
