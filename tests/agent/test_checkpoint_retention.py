@@ -10,6 +10,7 @@ import time
 import pytest
 
 from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_of, store_in
+from conftest import change_last_byte
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
@@ -151,7 +152,7 @@ def test_a_restarted_agent_verifies_the_checkpoints_again(root, log):
         for step in (1, 2, 3):
             commit(checkpoints, root, step)
     part = root / "step-00000003" / "part-0-of-1.safetensors"
-    part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
+    change_last_byte(part)
     with host_checkpoints(root, 2, log) as checkpoints:
         commit(checkpoints, root, 4)
     assert steps(root) == [4, 2]
@@ -254,7 +255,7 @@ def test_the_best_is_verified_before_older_ones_are_deleted(root, log, tmp_path)
         commit(checkpoints, root, 2, best=Best(value=0.7, step=2))
         commit(checkpoints, root, 3, best=Best(value=0.7, step=2))
     part = root / "step-00000002" / "part-0-of-1.safetensors"
-    part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
+    change_last_byte(part)
     with host_checkpoints(root, 1, log) as checkpoints:
         commit(checkpoints, root, 4, best=Best(value=0.7, step=2))
     assert steps(root) == [4, 1]

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import events_of, own_loopback_address, sampled, wait_until
 from holdfast.coordinator import tokens
-from holdfast.coordinator.authority import Authority
+from holdfast.coordinator.authority import Authority, write_secret
 from holdfast.core.protocol import Status
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -43,15 +43,27 @@ class Coordinator:
             make_secrets(self.run, self.endpoint)
             make_token(self.run, hosts - 1)
         self.authority = Authority.load(self.run / SECRETS)
+        self.node = self.endpoint.first_node(self.run, "a1", None)
+        self.node.start()
         self.start()
 
     def start(self):
+        near, far = socket.socketpair()
+        self.node.serve_journal(near)
         options = {
             "run-dir": self.run, "attempt": "a1", "address": f"unix:{self.run}/socket",
             "public": self.endpoint.public, "joining": self.hosts - 1,
+            "journal": far.fileno(), "node": self.node.name,
         }  # fmt: skip
-        self.child = Child.start("holdfast.coordinator.main", options, self.run / "log")
+        with far:
+            log = self.run / "log"
+            fds = [far.fileno()]
+            self.child = Child.start("holdfast.coordinator.main", options, log, fds)
         wait_until(self.accepts)
+
+    def close(self):
+        self.child.close()
+        self.node.close()
 
     def accepts(self):
         with suppress(ConnectionRefusedError), self.connect():
@@ -97,7 +109,7 @@ def coordinator(tmp_path_factory):
     made = Coordinator(tmp_path_factory.mktemp("joining"), 50)
     yield made
     assert made.child.status is None, (made.run / "log").read_text()
-    made.child.close()
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +125,17 @@ def request(token):
 
 def line(message):
     return message.model_dump_json().encode() + b"\n"
+
+
+def test_who_reads_the_token_file_reads_a_whole_token(tmp_path):
+    path = tmp_path / "join.token"
+    write_secret(path, b"first")
+    with path.open("rb") as reader:
+        write_secret(path, b"the second")
+        assert reader.read() == b"first"
+    assert path.read_bytes() == b"the second"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_host_that_has_joined_has_certificates_of_its_roles(joined):
@@ -226,7 +249,7 @@ def test_the_same_request_gets_the_same_answer_and_another_one_finds_the_token_u
     assert again.message.name not in names
     for _ in range(3):  # its agents have ended before they connected
         again = coordinator.join(before=again.credentials.agent)
-    coordinator.child.close()
+    coordinator.close()
 
 
 def test_messages_of_a_join_that_are_replayed_are_refused(coordinator):

@@ -5,6 +5,7 @@ nothing of a job gets the same bits.
 """
 
 import hashlib
+import math
 import threading
 
 import torch
@@ -87,15 +88,18 @@ class Numbers:
 
 
 def main(session):
-    """Trains `Branches`; prints the limit of the process group, the bytes of a slot and of all that
-    the run needs in shared memory, and the digest of the weights.
+    """Trains `Branches`; the loss of one step may be infinite. Prints the limit of the process
+    group, the bytes of a slot and of all that the run needs in shared memory, and the digest of the
+    weights.
     """
     model, _ = session.attach(Branches, sgd)
     session.on_gradients(lambda: halve(model.parameters()))
     uses = session.job.params.get("uses", "always")
+    infinite = session.job.params.get("infinite")
     for shard in session.shards(Numbers(), epochs=1):
         rank = session._member.group.rank
-        session.backward(loss_of(model, shard.step, rank, uses_third(uses, shard.step, rank)))
+        loss = loss_of(model, shard.step, rank, uses_third(uses, shard.step, rank))
+        session.backward(loss * math.inf if shard.step == infinite else loss)
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
     print("limit", group.options._timeout.total_seconds())
     sections = session._member.models.sections
@@ -138,3 +142,10 @@ def hanging(session):
         is_odd = shard.step == 2 and session._member.group.rank == 1
         hangs = is_odd and is_first(session.job.params["mark"])
         session.backward(model(shard.x.float()[:, None] / 100, hangs).square().mean())
+
+
+def sparse(session):
+    """Trains an embedding whose gradient is sparse."""
+    model, _ = session.attach(lambda: nn.Embedding(16 * STEPS, 4, sparse=True), sgd)
+    for shard in session.shards(Numbers(), epochs=1):
+        session.backward(model(shard.x).square().mean())

@@ -26,5 +26,5 @@ def main(session):
         step = shard.step
         loss = F.cross_entropy(model(shard.x), shard.y)
         if step >= params["since"] and computed > most:
-            torch.empty(ALL_MEMORY)
+            torch.empty(ALL_MEMORY, device=shard.x.device)
         session.backward(loss)

@@ -126,7 +126,7 @@ def raises_with_a_new_message_each_time(session):
     raise ValueError(f"/tmp/{os.getpid()} is not there")
 
 
-def takes_no_session():
+def takes_two_arguments(session, job):
     raise AssertionError("it cannot be called")
 
 

@@ -256,7 +256,10 @@ def test_the_injection_ends_with_the_run_however_that_ends(start, job, tmp_path)
             (["--fault", "kill", "--run", __file__], "no run is in progress in "),
             (["digits", "--fault", "kil"], "--fault kil: kind: input should be 'kill', 'stop', "),
             (["digits", "--fault", "kill:rank=3"], "rank must be below workers=2"),
-            (["digits", "sync=ddp", "--fault", "nan"], "with sync=ddp no shard has a gradient"),
+            (
+                ["digits", "sync=ddp", "--fault", "nan"],
+                "with sync=ddp or parallel no shard has a gradient",
+            ),
             (["digits", "--plan", "none.yaml"], "--plan none.yaml: No such file or directory"),
         ],
         4,

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import grpc
@@ -23,7 +24,12 @@ from holdfast.errors import JobError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.runs.hosts.checkpoint_fetch import provide
 from holdfast.runs.hosts.collector import Collector
-from holdfast.wire.checkpoint_service import CheckpointService, OfferResult
+from holdfast.wire.checkpoint_service import (
+    CheckpointService,
+    OfferedMessage,
+    OfferResult,
+    checkpoint_handlers,
+)
 from holdfast.wire.rpc import OPTIONS, open_channel
 
 pytestmark = pytest.mark.slow
@@ -122,8 +128,8 @@ def test_the_newest_checkpoint_is_sent_by_one_host_and_old_ones_are_deleted(
         write(host, 1)
         write(host, 2)
     with (
-        closing(Collector(tmp_path / "a", coordinator.of("a"), None)) as first,
-        closing(Collector(tmp_path / "b", coordinator.of("b"), None)) as second,
+        closing(Collector(tmp_path / "a", lambda: coordinator.of("a"), None)) as first,
+        closing(Collector(tmp_path / "b", lambda: coordinator.of("b"), None)) as second,
     ):
         wait_until(lambda: coordinator.steps == [2])
         write("a", 3)
@@ -139,7 +145,7 @@ def test_the_newest_checkpoint_is_sent_by_one_host_and_old_ones_are_deleted(
 
 
 def test_the_checkpoint_of_the_best_evaluation_is_kept(coordinator, write, tmp_path):
-    with closing(Collector(tmp_path / "a", coordinator.of("a"), None)):
+    with closing(Collector(tmp_path / "a", lambda: coordinator.of("a"), None)):
         for step in range(1, 6):
             write("a", step, best=Best(value=0.5, step=2 if step > 1 else 1))
             wait_until(lambda step=step: coordinator.steps[:1] == [step])
@@ -179,7 +185,7 @@ def test_another_host_sends_in_place_of_one_that_is_killed_while_it_sends(
     command = [sys.executable, "-c", SENDER, coordinator.of("a"), str(tmp_path / "a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
         assert [sender.stdout.readline(), sender.stdout.readline()] == ["send\n", "half\n"]
-        with closing(Collector(tmp_path / "b", coordinator.of("b"), None)) as other:
+        with closing(Collector(tmp_path / "b", lambda: coordinator.of("b"), None)) as other:
             with service_of(coordinator, "b") as service:
                 _, offered = newest_of(tmp_path / "b")
                 assert service.offer(offered, timeout=10).result is OfferResult.LATER
@@ -209,7 +215,7 @@ def test_a_host_that_sends_nothing_makes_room_for_another(
         with pytest.raises(grpc.RpcError, match="gone, or too slow"):
             service.send(some(), timeout=60)
     silent.set()
-    with closing(Collector(tmp_path / "a", coordinator.of("b"), None)) as other:
+    with closing(Collector(tmp_path / "a", lambda: coordinator.of("b"), None)) as other:
         other.finish(lambda: False)
     assert coordinator.steps == [2]
 
@@ -237,17 +243,17 @@ def test_a_damaged_piece_and_a_checkpoint_that_was_not_asked_for_are_refused(
 def test_a_coordinator_that_is_replaced_goes_on_with_what_it_has(write, tmp_path):
     write("a", 2)
     with closing(Coordinator(tmp_path)) as first:
-        with closing(Collector(tmp_path / "a", first.of("a"), None)) as sender:
+        with closing(Collector(tmp_path / "a", lambda: first.of("a"), None)) as sender:
             sender.finish(lambda: False)
         torn = first.run_dir / "checkpoints" / "step-00000003.0c.tmp"
         torn.mkdir()
     with closing(Coordinator(tmp_path)) as second:
         assert not torn.exists()
-        with closing(Collector(tmp_path / "a", second.of("a"), None)) as sender:
+        with closing(Collector(tmp_path / "a", lambda: second.of("a"), None)) as sender:
             sender.finish(lambda: False)
             write("a", 5)
             write("a", 4, seed=1)
-        with closing(Collector(tmp_path / "a", second.of("a"), None)) as sender:
+        with closing(Collector(tmp_path / "a", lambda: second.of("a"), None)) as sender:
             sender.finish(lambda: False)
         assert [event["step"] for event in second.events("checkpoint-collected")] == [2, 5]
 
@@ -258,7 +264,7 @@ def test_a_full_disk_is_an_event_and_keeps_space_for_the_journal(
     write("a", 2)
     with monkeypatch.context() as full:
         full.setattr(collected_checkpoints, "RESERVED_BYTES", 1 << 60)
-        with closing(Collector(tmp_path / "a", coordinator.of("a"), None)) as sender:
+        with closing(Collector(tmp_path / "a", lambda: coordinator.of("a"), None)) as sender:
             sender.finish(lambda: False)
             wait_until(lambda: coordinator.events("checkpoint-not-collected"))
     (event,) = coordinator.events("checkpoint-not-collected")
@@ -271,8 +277,93 @@ def test_the_end_does_not_wait_for_a_coordinator_that_is_gone(write, tmp_path, m
     monkeypatch.setattr("holdfast.runs.hosts.collector.OFFER_TIMEOUT_S", 0.3)
     write("a", 2)
     address = f"unix:{os.path.relpath(tmp_path)}/nobody"
-    with closing(Collector(tmp_path / "a", address, None)) as sender:
+    with closing(Collector(tmp_path / "a", lambda: address, None)) as sender:
         sender.finish(lambda: False)
+
+
+@pytest.fixture
+def moved_to(tmp_path):
+    """A second coordinator."""
+    (tmp_path / "moved-to").mkdir()
+    with closing(Coordinator(tmp_path / "moved-to")) as started:
+        yield started
+
+
+def test_a_coordinator_that_the_run_has_moved_to_gets_the_newest_checkpoint(
+    coordinator, moved_to, write, tmp_path
+):
+    target = coordinator.of("a")
+    write("a", 2)
+    with closing(Collector(tmp_path / "a", lambda: target, None)) as sender:
+        wait_until(lambda: coordinator.steps == [2])
+        target = moved_to.of("a")
+        wait_until(lambda: moved_to.steps == [2])
+        write("a", 3)
+        sender.finish(lambda: False)
+    assert (coordinator.steps, moved_to.steps) == ([2], [3, 2])
+
+
+@contextmanager
+def hanging(address):
+    """A coordinator that asks for checkpoints and never has all of one; yields what has begun."""
+    begun, over = threading.Event(), threading.Event()
+
+    def send(_pieces, _context):
+        begun.set()
+        assert over.wait(60)
+        return OfferedMessage(result=OfferResult.STORED)
+
+    server = grpc.server(ThreadPoolExecutor(4), options=OPTIONS)
+    handlers = checkpoint_handlers(
+        lambda *_: OfferedMessage(result=OfferResult.SEND), send, lambda *_: iter(())
+    )
+    server.add_generic_rpc_handlers((handlers,))
+    server.add_insecure_port(address)
+    server.start()
+    try:
+        yield begun
+    finally:
+        over.set()
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_sending_to_a_coordinator_that_hangs_ends_with_the_move(
+    moved_to, write, tmp_path, is_at_end
+):
+    first = target = f"unix:{os.path.relpath(tmp_path)}/hanging"
+    write("a", 2)
+    with (
+        hanging(first) as begun,
+        closing(Collector(tmp_path / "a", lambda: target, None)) as sender,
+    ):
+        assert begun.wait(60)
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(sender.finish, lambda: False) if is_at_end else None
+            target = moved_to.of("a")
+            wait_until(lambda: moved_to.steps == [2])
+            if ending is not None:
+                ending.result()
+
+
+def test_nothing_is_sent_while_this_host_coordinates(coordinator, write, tmp_path):
+    target, looks = "", 0
+
+    def address():
+        nonlocal looks
+        looks += 1
+        return target
+
+    write("a", 2)
+    with closing(Collector(tmp_path / "a", address, None)) as sender:
+        wait_until(lambda: looks > 2)
+        assert coordinator.steps == []
+        target = coordinator.of("a")
+        wait_until(lambda: coordinator.steps == [2])
+        target = ""
+        write("a", 3)
+        sender.finish(lambda: False)
+    assert coordinator.steps == [2]
 
 
 def test_a_host_without_a_checkpoint_gets_that_of_the_coordinator(coordinator, write, tmp_path):

@@ -224,6 +224,12 @@ def test_a_pipe_gets_plain_lines_and_a_closing_table(mark, job, tmp_path):
 REFUSED = {
     "workers=2 hosts=3": "workers=2 leaves some of hosts=3 without",
     "workers=2 exchange=alone": "exchange=alone does not support workers=2; set exchange=auto",
+    "collective=ring": "collective=ring does not support numerics=exact; set numerics=fast",
+    "collective=auto numerics=fast sync=ddp": "collective=auto does not support sync=ddp",
+    "compression=int8": "compression=int8 does not support numerics=exact; set numerics=fast",
+    "compression=int8 numerics=fast collective=ring": "int8 does not support collective=ring",
+    "compression.share=0.1": "share needs method=topk; set it, or remove share",
+    "collective=ring numerics=fast exchange=staged": "does not support exchange=staged",
     "workers=9 shards=8": "workers=9 is more than shards=8",
 }
 
@@ -240,6 +246,16 @@ def test_dry_run_prints_the_whole_job_and_does_nothing(mark, tmp_path, monkeypat
         status, _, err = run(mark, "train", "digits", *keys.split(), "--dry-run")
         assert (status, refusal in err) == (2, True)
     assert list(tmp_path.iterdir()) == [tmp_path / "again.yaml"]
+
+
+def test_a_run_and_its_job_may_have_a_colon_in_their_path(command, command_line, tmp_path):
+    run = tmp_path / "10:45" / "run"
+    assert command("train", "digits", "epochs=1", "--run", run).wait(60) == 0
+    status, printed, _ = command_line("train", str(run / "job.yaml"), "--dry-run")
+    assert (status, printed) == (0, (run / "job.yaml").read_text())
+    assert command("train", "--run", run, "extend=true", "epochs=2").wait(60) == 0
+    assert len(metrics_of(run)) == 2 * (23 + 1)
+    assert command_line("events", str(run))[0] == 0
 
 
 @pytest.mark.soak

@@ -6,8 +6,18 @@ from pathlib import Path
 import ddp_tasks
 import pytest
 
-from conftest import FAILING_TASKS, back_to, events_of, metrics_of, printed, sampled
+from conftest import (
+    FAILING_TASKS,
+    TASKS,
+    back_to,
+    events_of,
+    metrics_of,
+    printed,
+    result_of,
+    sampled,
+)
 from holdfast.errors import JobError, WorkerFailed
+from holdfast.runs.controls import Controls
 
 pytestmark = pytest.mark.slow
 
@@ -110,28 +120,32 @@ TOLD = ("limit ", "slot ", "shared ", "weights ")
 
 @pytest.fixture
 def trained(train, tmp_path):
-    """Train `ddp_tasks`: `trained(key=value of ddp, …) -> what rank 0 printed, by name`."""
+    """Train `ddp_tasks`: `trained(key=value of ddp, …) -> what all ranks printed, by name`."""
     count = 0
 
-    def run(uses="always", timeout_s=1800.0, **ddp):
+    def run(uses="always", timeout_s=1800.0, compression="none", **ddp):
         nonlocal count
         count += 1
         run_dir = tmp_path / f"ddp-{count}"
-        train(run_dir=run_dir, ddp=ddp, params={"uses": uses}, timeout_s=timeout_s, **TASK)
-        lines = (run_dir / "logs" / "rank-0.log").read_text().splitlines()
-        return dict(line.split() for line in lines if line.startswith(TOLD))
+        keys = TASK | {"params": {"uses": uses}, "timeout_s": timeout_s, "compression": compression}
+        train(run_dir=run_dir, ddp=ddp, **keys)
+        logs = [(run_dir / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+        first, other = (
+            [line for line in log.splitlines() if line.startswith(TOLD)] for log in logs
+        )
+        assert first == other
+        return dict(line.split() for line in first)
 
     return run
 
 
-def test_hooks_and_unused_parameters_give_the_bits_of_plain_ddp(run, trained, tmp_path):
+def test_powersgd_and_unused_parameters_give_the_bits_of_plain_ddp(run, trained, tmp_path):
     run(SCRIPT)
     lines = printed(tmp_path).splitlines()
     plain = dict(line.split()[1:] for line in lines if line.startswith("weights "))
-    assert len(set(plain.values())) == len(plain), "every hook changes the weights"
+    assert len(set(plain.values())) == len(plain), "each changes the weights"
     assert trained()["weights"] == plain["none"]
-    assert trained(hook="fp16")["weights"] == plain["fp16"]
-    low_rank = trained(hook="powersgd", powersgd_rank=2, powersgd_start=2)
+    low_rank = trained(compression={"method": "powersgd", "rank": 2})
     assert low_rank["weights"] == plain["powersgd"]
     unused = trained(uses="sometimes", find_unused_parameters=True)
     assert unused["weights"] == plain["unused"]
@@ -171,10 +185,8 @@ def test_other_keys_of_ddp_change_no_bit(trained, keys):
             ("alone", {}, "the loss of step 1 does not depend on third.weight"),
             ("first", {"static_graph": True}, "the loss of step 3 .*and ddp.static_graph=false"),
             ("later", {"static_graph": True}, "one parameter is unused in first iteration"),
-            ("always", {"hook": "bf16"}, "ddp.hook=bf16: BF16 all reduce .*; choose another"),
         ],
         1,
-        4,
     ),
 )
 def test_what_ddp_cannot_do_ends_in_a_sentence(trained, uses, keys, message):
@@ -190,3 +202,112 @@ def test_a_worker_without_samples_takes_part_where_ddp_follows_the_graph(train, 
     train(run_dir=tmp_path / "tree", **jobs)
     train(run_dir=tmp_path / "ddp", sync="ddp", ddp=keys, **jobs)
     assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "tree"), rel=1e-4)
+
+
+METHODS = [
+    ("bf16", 1e-3),
+    ("int8", 1e-3),
+    ("4bit", 1e-2),
+    ({"method": "topk", "share": 0.25}, 0.1),
+    ({"method": "topk", "share": 0.25, "error_feedback": False}, 0.5),
+    ("powersgd", 0.1),
+]
+"""Methods of compression, and the most by which they change the loss after 18 steps."""
+
+
+@pytest.mark.parametrize(("compression", "most"), sampled(METHODS, 1, 3), ids=str)
+def test_compressed_gradients_train_alike(train, once, compression, most):
+    keys = PLAIN | {"sync": "ddp", "workers": 3, "epochs": 3}
+    found = losses(once(**keys, compression=compression))
+    plain = losses(once(**keys))
+    assert found != plain
+    assert found[-1] < found[0]
+    assert found[-1] == pytest.approx(plain[-1], rel=most)
+
+
+def test_steps_before_compression_begins_are_sent_whole(once):
+    keys = PLAIN | {"sync": "ddp", "workers": 2, "epochs": 1}
+    run_dir = once(**keys, compression={"method": "4bit", "warmup_steps": 3})
+    # Nor is the one before the last checkpoint compressed.
+    assert [line["step"] for line in metrics_of(run_dir) if "compressed" in line] == [4, 5]
+    found = losses(run_dir)
+    plain = losses(once(**keys))
+    # The loss of a step is that of the weights before it.
+    assert found[:4] == plain[:4]
+    assert found[4] != plain[4]
+
+
+@pytest.mark.parametrize(
+    ("compression", "keys"),
+    sampled(
+        [
+            (method, keys)
+            for method in ("int8", "powersgd")
+            for keys in (
+                {"bucket_cap_mb": 0.001},
+                {"gradient_as_bucket_view": True, "static_graph": True},
+                {"find_unused_parameters": True},
+            )
+        ],
+        1,
+        3,  # two buckets of PowerSGD would take all threads of gloo
+    ),
+    ids=str,
+)
+def test_compression_supports_other_keys_of_ddp(trained, compression, keys):
+    found = trained(**keys, compression=compression)
+    assert found["weights"] != trained(**keys)["weights"]
+
+
+def test_a_parameter_that_one_rank_uses_is_compressed(trained):
+    trained(uses="alone", find_unused_parameters=True, compression="topk")
+
+
+def test_a_compressed_run_continues_like_one_that_was_not_interrupted(train, once, tmp_path):
+    keys = {"task": f"{TASKS.with_name('faulty_tasks.py')}:main", "batch": 6, "shards": 3}
+    keys |= {"sync": "ddp", "workers": 3, "ddp": {"bucket_cap_mb": 0.0002}}
+    keys |= {"compression": {"method": "topk", "share": 0.1}, "checkpoint": {"every_steps": 10}}
+    untouched = result_of(once(**keys, params={"faults": []}))
+    # The others wait for what it would have sent.
+    at = "holdfast.worker.step.compression_hook:_Packet.add_up"
+    fault = {"at": at, "when": "before", "rank": 1, "step": 25, "how": "kill"}
+    keys["params"] = {"faults": [fault | {"mark": str(tmp_path / "mark")}]}
+    run_dir = tmp_path / "run"
+    restarted = train(run_dir=run_dir, **keys)
+    assert [each["step"] for each in events_of(run_dir, "generation-started")] == [0, 20]
+    back_to(run_dir, 30)
+    resumed = train(run_dir=run_dir, resume=True, **keys)
+    assert restarted["weights_sha256"] == untouched["weights_sha256"]
+    assert resumed["weights_sha256"] == untouched["weights_sha256"]
+
+
+@pytest.mark.parametrize("compression", sampled(["topk", "powersgd", "int8"], 0, 1))
+def test_what_is_kept_outlives_a_step_that_is_left_out(train, tmp_path, compression):
+    keys = TASK | {"compression": compression, "non_finite": "skip", "params": {"infinite": 3}}
+    train(run_dir=tmp_path / "run", **keys)
+    steps = [line for line in metrics_of(tmp_path / "run") if "loss" in line]
+    assert [line["step"] for line in steps if "skipped" in line] == [4]
+    assert [line["step"] for line in steps if line["loss"] is not None] == [1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("compression", sampled(["topk", "powersgd"], 0, 1))
+def test_a_compressed_run_can_be_stopped(train, tmp_path, compression):
+    controls = Controls()
+
+    def stop(committed):
+        controls.stop |= committed >= 10
+
+    keys = {"task": f"{TASKS}:eternal", "batch": 20, "shards": 2, "checkpoint": {"every_steps": 0}}
+    keys |= {"sync": "ddp", "workers": 2, "compression": compression}
+    result = train(run_dir=tmp_path / "run", controls=controls, watch=stop, **keys)
+    assert result["status"] == "stopped"
+    saved = [event["step"] for event in events_of(tmp_path / "run", "checkpoint-committed")]
+    assert saved == [result["steps"]]
+
+
+@pytest.mark.parametrize("compression", sampled(["int8", "powersgd"], 0))
+def test_a_sparse_gradient_is_not_compressed(train, compression):
+    keys = TASK | {"task": TASK["task"].replace(":main", ":sparse"), "compression": compression}
+    train(**keys | {"compression": "none"})
+    with pytest.raises(JobError, match=f"compression={compression} does not support sparse"):
+        train(**keys)

@@ -81,8 +81,10 @@ def test_what_a_step_comes_to_outlives_a_worker_that_does_not_know_it(train, tmp
 
 def test_a_replacement_stops_at_a_bad_step_that_no_worker_knew(train, tmp_path):
     params = {"dies_at": BAD_STEP + 1, "mark": str(tmp_path / "mark")}
+    # A worker that writes a checkpoint waits for the outcome of a step.
+    keys = JOB | {"params": params, "checkpoint": {"every_steps": 0}, "exchange": "mapped"}
     with pytest.raises(NonFiniteError, match=rf"gradient in step {BAD_STEP + 1} is not finite"):
-        train(run_dir=tmp_path / "run", exchange="mapped", params=params, **JOB)
+        train(run_dir=tmp_path / "run", **keys)
     assert events_of(tmp_path / "run", "generation-started")[-1]["step"] == BAD_STEP + 1
 
 

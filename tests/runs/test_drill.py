@@ -237,7 +237,7 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 ),
             ),
             (
-                ["--vary-workers", "shards=1"],
+                ["--vary-workers", "workers=1", "shards=1"],
                 "--vary-workers needs at least two shards, for two workers",
             ),
             (["--run", "."], ". already exists; name a new directory with --run"),

@@ -2,7 +2,6 @@
 names it and says what to do, with the right status, leaving no process and no temporary file.
 """
 
-import contextlib
 import json
 import os
 import socket
@@ -12,9 +11,8 @@ import uuid
 
 import pytest
 
-from conftest import FAILING_TASKS, SMALL, events_of, holdfast_processes, sampled, wait_until
+from conftest import FAILING_TASKS, SMALL, events_of, holdfast_processes, memory_group, sampled
 from holdfast.job import load
-from holdfast.linux import control_groups
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +95,7 @@ def train(place):
                      id="loss that is no scalar"),
         pytest.param([*OWN, f"task={FAILING_TASKS}:hungry", "on_failure=stop"], FAILED_RUN,
                      ["rank 1 ran out of memory, asking for 4000000000000000 bytes (see ",
-                      "): set shards=10 for shards of 2 samples, not 4, start fewer workers"],
+                      "): set shards=10 for shards of 2 samples, not 4, or make"],
                      id="allocator refuses"),
         pytest.param(["train", "digits", "--run", "other", "--resume"], FAULT_OF_THE_JOB,
                      ["other is a run with ", "or start a new one"],
@@ -121,6 +119,16 @@ def test_a_fault_ends_in_one_line_that_says_what_to_do(train, arguments, status,
     lines_of_the_user = 3 if "vector_loss" in arguments[-1] else 0
     assert (found, out, len(err)) == (status, "", 1 + lines_of_the_user), err
     assert [message for message in messages if message not in err[-1]] == []
+
+
+def test_too_few_descriptors_are_named(train):
+    """One that is inherited, and has a number above the limit, is none of them."""
+    few = ["bash", "-c", 'exec 200</dev/null; ulimit -n 40; exec "$0" "$@"']
+    keys = ["workers=16", "shards=16", "batch=64", "--run", "run"]
+    status, out, err = train(["train", "digits", *keys], few)
+    assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
+    assert err[0].startswith("holdfast: [Errno 24] Too many open files: 'run/logs/rank-")
+    assert err[0].endswith("; raise the limit of open files (ulimit -n) and resume the run")
 
 
 @pytest.mark.soak
@@ -222,32 +230,8 @@ def test_a_disk_that_takes_no_more_is_named(train, mounted, options, status, mes
 @pytest.fixture
 def limited():
     """What to put before a command to run it in a control group of GROUP_LIMIT_BYTES."""
-    around = next(
-        (group for group in control_groups.groups("memory") if (group / "memory.stat").exists()),
-        None,
-    )
-    if around is None:
-        pytest.skip("there is no control group for memory here")
-    group = around / f"holdfast-test-{uuid.uuid4().hex}"
-    try:
-        group.mkdir()
-        names = {path.name for path in group.iterdir()}
-        limit = "memory.max" if "memory.max" in names else "memory.limit_in_bytes"
-        (group / limit).write_text(str(GROUP_LIMIT_BYTES))
-        if "memory.swap.max" in names:
-            (group / "memory.swap.max").write_text("0")
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"a control group cannot be limited here: {error}")
-    yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
-    wait_until(lambda: is_removed(group))  # the kernel may take a moment to account for the dead
-
-
-def is_removed(group):
-    with contextlib.suppress(OSError):
-        group.rmdir()
-    return not group.exists()
+    with memory_group(GROUP_LIMIT_BYTES) as group:
+        yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', group / "cgroup.procs"]
 
 
 @pytest.mark.soak
@@ -270,7 +254,7 @@ def test_a_worker_that_is_oom_killed_is_reported_so(train, limited):
     status, out, err = train(job, limited)
     assert (status, out, len(err)) == (FAILED_RUN, "", 1), err
     assert "rank 1 was OOM-killed (limit: the 800.0 MB that " in err[0]
-    assert "): set shards=10 for shards of 2 samples, not 4, start fewer workers" in err[0]
+    assert "): set shards=10 for shards of 2 samples, not 4, or make" in err[0]
 
 
 @pytest.mark.soak

@@ -94,6 +94,28 @@ def test_any_number_of_shards_is_exact(train, shards):
     assert len(hashes) == 1
 
 
+def test_what_a_module_draws_does_not_depend_on_its_folder(train, tmp_path):
+    """Each host has the code of a run in a folder of its own."""
+    source = """
+import torch
+
+RATE = float(torch.rand(()))
+
+def main(session):
+    model, _ = session.attach(
+        lambda: torch.nn.Linear(4, 1), lambda p: torch.optim.SGD(p, lr=RATE)
+    )
+    for shard in session.shards(torch.utils.data.TensorDataset(torch.ones(8, 4)), epochs=1):
+        session.backward(model(shard.x).mean())
+"""
+    found = set()
+    for folder in (tmp_path / "here", tmp_path / "there"):
+        folder.mkdir()
+        (folder / "mine.py").write_text(source)
+        found.add(train(task=f"{folder / 'mine.py'}:main")["weights_sha256"])
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("task", sampled(["own_loop", "odd_model", "weighted", "skipping"], 1))
 def test_a_custom_task_is_exact_too(train, task):
     keys = {"task": f"{TASKS}:{task}", "batch": 20, "shards": 5}

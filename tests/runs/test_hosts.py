@@ -26,6 +26,7 @@ from conftest import (
 )
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.failures import LEFT_STATUS
+from holdfast.record.run_record import RunRecord
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +75,11 @@ def alone(command, tmp_path):
 def steps(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def ended(run_dir):
+    """State of a run that is over, as a host's own directory shows it."""
+    return RunRecord(run_dir).state().name
 
 
 def sizes(tmp_path):
@@ -228,7 +234,8 @@ def begin_mixed(command, begin, monkeypatch):
 def test_unlike_hosts_train_together_with_equal_replicas(
     begin_mixed, command_line, tmp_path, other, follows
 ):
-    keys = ["workers=2", "epochs=2", "clip_norm=0.5", "checkpoint.every_steps=1"]
+    keys = ["workers=2", "epochs=2", "clip_norm=0.5"]
+    keys += ["checkpoint.every_steps=1", "checkpoint.busy=wait"]
     first, _ = begin_mixed(other, *keys)
     assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
     said = result_of(tmp_path)["exactness"]
@@ -242,6 +249,20 @@ def test_unlike_hosts_train_together_with_equal_replicas(
     saved = {each["step"] for each in events_of(tmp_path / "run", "checkpoint-committed")}
     assert saved == set(range(1, result_of(tmp_path)["steps"] + 1))
     assert command_line("audit", str(tmp_path / "run"))[0] == 0
+
+
+@pytest.mark.full
+@pytest.mark.exec
+@pytest.mark.parametrize("key", ["numerics=mixed", "sync=ddp"])
+def test_unlike_hosts_may_round_a_sample_otherwise(begin, command, tmp_path, monkeypatch, key):
+    job = [f"{Path(__file__).with_name('unlike_tasks.py')}:main", "batch=8", "shards=8", key]
+    first, _, join = begin(2, "workers=2", "epochs=2", joining=1, job=job)
+    with monkeypatch.context() as odd:
+        odd.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+        odd.setenv("SAMPLES", "larger")
+        command(*join, "--run", "host-2")
+    assert first.wait(120) == 0, (tmp_path / "output-0").read_text()
+    assert result_of(tmp_path)["steps"] == 10
 
 
 @pytest.mark.soak
@@ -308,6 +329,45 @@ def test_one_signal_ends_a_run_that_waits_for_hosts(begin, tmp_path):
     assert "stopped while the run waited for hosts: no step was under way" in said
 
 
+ENDLESS = """
+import time
+import torch
+
+def main(session):
+    model, _ = session.attach(lambda: torch.nn.Linear(1, 1), torch.optim.SGD)
+    for shard in session.shards([torch.zeros(1)] * 4, steps=2):
+        print("computes", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_an_aborted_run_ends_on_all_of_its_hosts(begin, tmp_path):
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    job = ["endless.py:main", "shards=2", "batch=2", "workers=2"]
+    first, (agent,), _ = begin(2, job=job)
+    log = tmp_path / "run" / "logs" / "rank-0.log"
+    wait_until(lambda: log.exists() and "computes" in log.read_text())
+    first.send_signal(signal.SIGINT)
+    wait_until(lambda: "once more to abort" in (tmp_path / "output-0").read_text())
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    assert agent.wait(60) == 1
+    assert "the run has failed: the run was aborted" in (tmp_path / "output-1").read_text()
+
+
+@pytest.mark.full
+def test_one_signal_ends_a_run_that_waits_for_a_lost_host(begin, tmp_path):
+    keys = ["workers=2", "sync=ddp", "epochs=2000", "checkpoint.every_steps=10"]
+    first, (agent,), _ = begin(2, *keys)
+    wait_until(lambda: events_of(tmp_path / "run", "checkpoint-committed"))
+    os.killpg(agent.pid, signal.SIGKILL)
+    wait_until(lambda: "waiting for 1 more worker" in (tmp_path / "output-0").read_text())
+    first.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130
+    said = " ".join((tmp_path / "output-0").read_text().split())
+    assert "stopped while the run waited for hosts: no step was under way; resume" in said
+
+
 @pytest.mark.soak
 def test_hosts_without_a_worker_are_refused(command, tmp_path):
     words = ["coordinator", "digits", "workers=2", "--hosts", "3", "--address", "127.0.0.1"]
@@ -339,6 +399,7 @@ def test_an_agent_tells_a_run_that_was_stopped_from_one_that_is_over(begin, tmp_
         "the run was stopped; join again once it is continued"
         in (tmp_path / "output-1").read_text()
     )
+    assert ended(tmp_path / "host-2") == "stopped"
 
 
 @pytest.mark.soak
@@ -400,6 +461,7 @@ def test_a_host_without_memory_for_its_shards_leaves_them_to_the_others(
     params = {"most": [[last, most]], "since": 2, "steps": 12}
     first, agents, _ = begin(2, job=[*job, f"params={json.dumps(params)}"])
     assert [each.wait(120) for each in (first, *agents)] == [0, 0]
+    assert ended(tmp_path / "host-2") == "finished"
     fault_free = json.dumps(params | {"most": []})
     assert result_of(tmp_path)["weights_sha256"] == alone(f"params={fault_free}", job=job)
     (event,) = events_of(tmp_path / "host-2", "worker-out-of-memory")
@@ -418,6 +480,7 @@ def test_a_lost_host_ends_a_run_that_must_stop(begin, tmp_path):
     assert f"holdfast: {lost['host']} " in printed, printed
     assert other.wait(60) == 1
     assert f"holdfast: the run has failed: {lost['host']} " in (tmp_path / "output-2").read_text()
+    assert ended(tmp_path / "host-3") == "failed"
 
 
 @pytest.mark.soak
@@ -439,7 +502,7 @@ def test_an_agent_of_a_coordinator_that_was_killed_is_named_to_the_next_one(
     assert f"host-2 is in use by another process, {old.pid} on " in said
     assert "ends ten minutes after its coordinator, or when you end it; this one waits" in said
     old.send_signal(signal.SIGINT)
-    assert old.wait(60) == 130
+    assert old.wait(60) == 0
     assert new.wait(120) == 0, (tmp_path / "output-3").read_text()
     assert again.wait(60) == 0
     assert result_of(tmp_path)["weights_sha256"] == alone("epochs=10")
@@ -455,8 +518,11 @@ def test_an_agent_of_a_coordinator_that_was_killed_is_named_to_the_next_one(
                 "token file none cannot be",
             ),
             (["token", "."], "no run on several hosts"),
+            (["coordinator", *JOB, "hosts=1"], "hosts=1 needs no coordinator; run holdfast train"),
+            (["coordinator", *JOB, "hosts=3", "workers=2"], "workers=2 leaves some of hosts=3"),
         ],
         0,
+        4,
     ),
 )
 def test_what_several_hosts_cannot_do_yet_is_said(command, tmp_path, words, message):

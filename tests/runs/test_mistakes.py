@@ -42,7 +42,7 @@ NO_STEP = "3 failures without a step in between; see "
          "raise KeyError("),
         ("imports_what_is_not_installed", WorkerFailed, ["No module named 'nowhere_to_be_found'"],
          "import nowhere_to_be_found"),
-        ("takes_no_session", JobError, ["takes one argument, the session"], None),
+        ("takes_two_arguments", JobError, ["takes one argument, the session, or none"], None),
     ], 1),
 )  # fmt: skip
 def test_a_mistake_is_named_with_the_line_that_makes_it(tmp_path, task, error, messages, line):

@@ -68,7 +68,7 @@ A_STEP_ON_DEVICES = [
 OUTSIDE_AN_UPDATE = [
     ("holdfast.worker.step.device:DeviceStepper.begin_shard", "before"),
     ("holdfast.worker.step.device:DeviceStepper.end_shard", "after"),
-    ("holdfast.worker.step.device:DeviceStepper._own_mean", "after"),
+    ("holdfast.worker.step.shard_work:PartialSums.mean", "after"),
     ("holdfast.worker.metrics:Metrics.step", "before"),
     ("holdfast.worker.metrics:Metrics.step", "after"),
     ("holdfast.worker.evaluation:Evaluator.evaluate", "after"),

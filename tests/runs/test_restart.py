@@ -7,6 +7,7 @@ from faulty_tasks import marks
 
 from conftest import TASKS, events_of, metrics_of, result_of, sampled
 from holdfast.errors import WorkerFailed
+from holdfast.rundir import json_lines
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +48,15 @@ def begun_from(events):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rank", sampled([0, 1], 1))
-def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(inject, rank):
+def test_a_death_at_35_costs_the_steps_since_the_checkpoint_of_30(inject, rank, tmp_path):
     events = inject({**IN_A_STEP, "rank": rank, "step": 35, "how": "kill"})
     assert begun_from(events) == [0, 30]
     assert sum(event["event"] == "worker-started" for event in events) == 4
+    assert [line["step"] for line in metrics_of(tmp_path / "run") if "loaded" in line] == [31]
+    before = list(json_lines.read(tmp_path / "run" / "recomputed.jsonl"))
+    assert [line["step"] for line in before] == [31, 32, 33, 34, 35]
+    again = {line["step"]: line["loss"] for line in metrics_of(tmp_path / "run") if "loss" in line}
+    assert all(line["loss"] == again[line["step"]] for line in before)
 
 
 @pytest.mark.soak

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import events_of, own_loopback_address, sampled, wait_until
+from conftest import events_of, metrics_of, own_loopback_address, sampled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +46,7 @@ def test_a_script_on_two_hosts_ends_as_on_one_though_a_worker_is_killed(
     assert [each.wait(60) for each in agents] == [0]
     assert "goes on from step 10" in (tmp_path / "output-0").read_text()
     on_two = weights(tmp_path)
+    assert metrics_of(tmp_path / "run")[-1]["step"] >= 30
     (tmp_path / "checkpoint.pt").unlink()
     assert command("run", "--workers", 2, TRAIN, tmp_path).wait(120) == 0
     assert weights(tmp_path) == on_two

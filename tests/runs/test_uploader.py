@@ -7,7 +7,7 @@ import pytest
 
 from backups import FakeRun
 from checkpoints import layout_of
-from conftest import events_of
+from conftest import change_last_byte, events_of
 from holdfast.checkpoint.remote.backup import Backup, step_of
 from holdfast.checkpoint.remote.open import open_store
 
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_passed_by_and_reported_once(fake, tmp_path):
 
     def save_damaged():
         part = run.save(20) / "part-1-of-2.safetensors"
-        part.write_bytes(part.read_bytes()[:-1] + b"?")
+        change_last_byte(part)
 
     run.copied_while(lambda: run.save(10), save_damaged, lambda: None, lambda: None)
     assert completed(run) == [10]

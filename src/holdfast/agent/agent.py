@@ -124,7 +124,7 @@ class Agent:
             self._selector.register(listener, selectors.EVENT_READ, self._prober.accept)
         self._is_script = isinstance(run.job, ScriptJob)
         # The workers of one host may all wait for another, whose processor time is not known here.
-        is_idle_known = run.job.records_progress or run.job.hosts == 1
+        is_idle_known = run.job.records_progress or run.job.most_hosts == 1
         self._monitor = WorkerMonitor(
             arena,
             run.job.hang_timeout_s if is_idle_known else math.inf,
@@ -155,6 +155,10 @@ class Agent:
             key.data()
         self._handle(events.Tick())
         self._end_hung()
+
+    def leave(self) -> None:
+        """Have this host leave the run; the coordinator then ends this agent."""
+        self._handle(events.LeaveRequested())
 
     def close(self) -> None:
         """Kill all workers, and wait until they have exited."""
@@ -201,7 +205,8 @@ class Agent:
         match action:
             case actions.SendStatus(status):
                 progress = progress_of(self._arena, self._machine.ranks)
-                self._link.send(StatusMessage(status=replace(status, progress=progress)))
+                status = replace(status, progress=progress)
+                self._link.send(StatusMessage(status=status, node=self._run.node))
             case actions.Abort():
                 self._abort(action)
             case actions.ForkWorker(rank, _, process):

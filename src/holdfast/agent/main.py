@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,14 +22,14 @@ from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
-from holdfast.core.protocol import FENCED, RUN_FAILED
+from holdfast.core.protocol import FENCED, LEFT, RUN_FAILED
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.launch.fork_client import ForkClient
-from holdfast.linux.lifeline import die_with_parent, leave_signals_to_parent
+from holdfast.linux.lifeline import LEAVE, die_with_parent, leave_signals_to_parent
 from holdfast.rundir import code_version
 from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import EVENTS
+from holdfast.rundir.run_directory import EVENTS, moved_coordinator
 from holdfast.wire.channel import Channel
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
@@ -36,6 +38,8 @@ from holdfast.wire.worker_spec import SHARES
 
 POLL_S = 0.1
 """The longest that the agent waits for something to happen."""
+LEAVE_TIMEOUT_S = 1.0
+"""Time that a host which leaves waits for a coordinator that does not answer."""
 COORDINATOR_TIMEOUT_S = 600.0
 """Time that an agent of another host continues without a coordinator."""
 
@@ -47,6 +51,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--attempt", required=True)
     parser.add_argument("--address", required=True)
+    parser.add_argument("--node", default="")
     parser.add_argument("--interface", default="")
     parser.add_argument("--credentials", type=int)
     parser.add_argument("--arena", type=int, required=True)
@@ -61,7 +66,7 @@ def main(words: Sequence[str]) -> int:
     except (HoldfastError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    if reason in ("", FENCED):
+    if reason in ("", FENCED, LEFT):
         return os.EX_OK
     print(" ".join(reason.split()), file=sys.stderr)
     return RUN_FAILED
@@ -69,12 +74,15 @@ def main(words: Sequence[str]) -> int:
 
 def _serve(options: argparse.Namespace) -> str:
     """Serve until the run is over; returns why, or nothing if all went well."""
+    leaves: list[bool] = []
+    signal.signal(LEAVE, lambda *_: leaves.append(True))
     memory = options.credentials
     credentials = HostCredentials() if memory is None else HostCredentials.take(memory)
     job = load.of_run(options.run_dir)
     data = credentials.data
     run = RunContext(
         host=options.name,
+        node=options.node,
         job=job,
         directory=options.run_dir,
         attempt=options.attempt,
@@ -111,12 +119,44 @@ def _serve(options: argparse.Namespace) -> str:
                 Agent(options.name, run, forks, arena, log, link, checkpoints, writer)
             ) as agent,
         ):
-            while agent.exit_reason is None:
-                agent.poll(POLL_S)
-                system.workers = agent.ranks
-                if link.broken_s > COORDINATOR_TIMEOUT_S:
-                    raise HoldfastError(
-                        f"no coordinator has answered at {options.address} for "
-                        f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
-                    )
-            return agent.exit_reason
+            followed = options.run_dir if credentials.agent else None
+            return _attend(agent, link, system, leaves, followed)
+
+
+def _attend(
+    agent: Agent,
+    link: CoordinatorLink[StatusMessage, DesiredStateMessage],
+    system: SystemLog,
+    leaves: list[bool],
+    followed: Path | None,
+) -> str:
+    """Let the agent work until the run is over; returns why, or nothing if all went well.
+
+    Args:
+        agent: Works.
+        link: Its link.
+        system: Samples its workers.
+        leaves: Not empty once this host must leave the run.
+        followed: A run directory that has the address of a coordinator that moves; None if it
+            cannot move.
+
+    Raises:
+        HoldfastError: The coordinator has been away for too long.
+    """
+    look_at = 0.0
+    while agent.exit_reason is None:
+        agent.poll(POLL_S)
+        if followed and (now := time.monotonic()) >= look_at:
+            look_at = now + POLL_S
+            link.redirect(moved_coordinator(followed) or link.address)
+        if leaves:
+            agent.leave()
+            if link.broken_s > LEAVE_TIMEOUT_S:
+                return LEFT
+        system.workers = agent.ranks
+        if link.broken_s > COORDINATOR_TIMEOUT_S:
+            raise HoldfastError(
+                f"no coordinator has answered at {link.address} for "
+                f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
+            )
+    return agent.exit_reason

@@ -22,6 +22,7 @@ class RunContext:
 
     Attributes:
         host: The agent's name.
+        node: Defined in `StatusMessage`.
         job: The job.
         directory: The run's directory.
         attempt: The id of this start of the run, hexadecimal.
@@ -37,6 +38,7 @@ class RunContext:
     job: Job
     directory: Path
     attempt: str
+    node: str = ""
     interface: str = ""
     credentials: Credentials | None = None
     tunnel: Tunnel | None = None

@@ -15,7 +15,8 @@ from holdfast.hardware import profile_file
 from holdfast.hardware.host import devices_here
 from holdfast.hardware.host_supply import gpus_here
 from holdfast.hardware.profile import Device, Precision
-from holdfast.job.train_job import SCORED, TrainJob
+from holdfast.job.train_job import TrainJob
+from holdfast.job.train_keys import SCORED
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import PROFILE
 

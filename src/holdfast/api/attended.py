@@ -42,6 +42,7 @@ class Attendance:
         tee: Ranks whose output is shown.
         on_event: Called in this process with every `Event` of the run.
         metrics: Address at which its metrics are served; None: nowhere.
+        is_listed: True if `holdfast runs` lists the run.
         sidecar: Called with the run's directory once it is this run's; the context that it returns
             is open during the run.
     """
@@ -49,6 +50,7 @@ class Attendance:
     tee: Collection[int] = ()
     on_event: OnEvent | None = None
     metrics: MetricsAddress | None = None
+    is_listed: bool = True
     sidecar: Sidecar = nullcontext
 
 
@@ -89,7 +91,8 @@ def attend(
     """
     callback = Callback(attendance.on_event, options.controls.request_stop)
     hint = rejoin_hint(path) if placement.endpoint and not placement.engine else ""
-    terminal = Terminal(Tee(path / "logs", attendance.tee), path / "logs", hint=hint)
+    tee = Tee(path / "logs", attendance.tee)
+    terminal = Terminal(tee, path / "logs", hint=hint, tokens_per_sample=job.tokens_per_sample)
     sinks = sinks_of(job, path, terminal, callback, options.controls)
     ending: Ending | None = None
     with (
@@ -100,8 +103,9 @@ def attend(
             missing_checkpoint_check.accept_older(path)
         elif resume:
             missing_checkpoint_check.check_newest(path)
-        with suppress(OSError):  # no run ends because of a list
-            registry.add(path, job.name, placement.engine.name if placement.engine else "local")
+        if attendance.is_listed:
+            with suppress(OSError):  # no run ends because of a list
+                registry.add(path, job.name, placement.engine.name if placement.engine else "local")
         try:
             with attendance.sidecar(path):
                 summary = run(directory, options, (*sinks, *counting), placement=placement)

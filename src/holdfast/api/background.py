@@ -1,6 +1,6 @@
 """A run in the background: the same command in a session of its own, and a view of what it prints.
 
-    holdfast train JOB --on ray ──▶ holdfast train JOB --on ray --background   supervises the run
+    holdfast train JOB --on ray ──▶ holdfast train --background JOB --on ray   supervises the run
         shows what that prints, and passes Ctrl-C on
 
 So the run outlives the command that has started it, and whatever that was started from.
@@ -36,7 +36,7 @@ def run_in_background(
     """Run a command in the background; show what it prints until it ends.
 
     Args:
-        command: The words of the command, without `--detach`.
+        command: The words of the command, its name first, without `--detach`.
         run_dir: Directory of its run.
         job: Name of its job.
         engine: Name of the engine that places its agents.
@@ -60,14 +60,13 @@ def start(
 ) -> tuple[Record, subprocess.Popen[bytes]]:
     """Start a command in the background, for a run in `run_dir`."""
     record = registry.add(run_dir, job, engine)
-    words = list(command)
-    if not any(word == "--run" or word.startswith("--run=") for word in words):
-        words += ["--run", str(run_dir)]
+    name, *words = command
     output = record.folder / OUTPUT
     errors = record.folder / ERRORS
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *words, BACKGROUND],
+            # A --run among the words is the same, and holds: it comes last.
+            [sys.executable, "-m", "holdfast", name, BACKGROUND, "--run", str(run_dir), *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

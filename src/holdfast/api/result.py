@@ -149,6 +149,8 @@ class ScriptResult:
     Attributes:
         status: `finished`, or `stopped` by a signal.
         workers: Number that ran it.
+        steps: Steps that it has made; None if none are known.
+        loss: The loss of the last one; None if it is not known.
         restarts: Number of restarts of all of them.
         seconds: Duration.
         run_dir: The run's directory.
@@ -156,13 +158,16 @@ class ScriptResult:
 
     status: str
     workers: int
+    steps: int | None
+    loss: float | None
     restarts: int
     seconds: float
     run_dir: Path
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
-        return asdict(self) | {"run_dir": str(self.run_dir)}
+        """The result as plain data, without what is not known."""
+        facts = asdict(self) | {"run_dir": str(self.run_dir)}
+        return {name: value for name, value in facts.items() if value is not None}
 
 
 RunResult = Result | ScriptResult

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from holdfast.api.reserve import reserved
 from holdfast.api.result import ScriptResult
 from holdfast.errors import JobError
 from holdfast.job.script_job import Script, ScriptJob
-from holdfast.rundir.run_directory import new_run, restarts_in
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import METRICS, new_run, restarts_in
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
 
@@ -26,6 +28,8 @@ def run_script(
     run_dir: Path | None,
     placement: Placement = THIS_HOST,
     attendance: Attendance = UNATTENDED,
+    on: str = "",
+    address: str = "",
     queue: bool = False,
 ) -> ScriptResult:
     """Run the script of a job to its end.
@@ -37,7 +41,7 @@ def run_script(
             one in `runs/`.
         placement: The hosts of the run.
         attendance: Watchers of the run.
-        queue: See `reserved`.
+        on, address, queue: See `reserved`.
 
     Raises:
         JobError: There is no such script, or the directory cannot be used.
@@ -46,19 +50,35 @@ def run_script(
     _check(job.script)
     path = run_dir or new_run(job.name)
 
-    def conclude(summary: dict[str, Any]) -> ScriptResult:
-        return ScriptResult(
-            status=summary["status"],
-            workers=job.workers,
-            restarts=restarts_in(path),
-            seconds=round(time.monotonic() - began, 3),
-            run_dir=path,
-        )
-
-    with reserved(job, path, placement, options.controls, queue=queue) as there:
+    hosts = reserved(job, path, placement, options.controls, on=on, address=address, queue=queue)
+    with hosts as there:
         began = time.monotonic()
+        conclude = partial(script_result, job.workers, path, began_at=began)
         resume = (path / "job.yaml").exists()
         return attend(job, path, conclude, options, there, attendance, resume=resume)
+
+
+def script_result(
+    workers: int, run_dir: Path, summary: dict[str, Any], began_at: float
+) -> ScriptResult:
+    """Result of a run, of what a worker has reported.
+
+    Args:
+        workers: Their number.
+        run_dir: The run's directory.
+        summary: The report.
+        began_at: Start of the run, seconds of the monotonic clock.
+    """
+    newest = [*json_lines.last(run_dir / METRICS)[-1:], {}][0]
+    return ScriptResult(
+        status=summary["status"],
+        workers=workers,
+        steps=newest.get("step"),
+        loss=newest.get("loss"),
+        restarts=restarts_in(run_dir),
+        seconds=round(time.monotonic() - began_at, 3),
+        run_dir=run_dir,
+    )
 
 
 def name_of(script: Script) -> str:

@@ -157,7 +157,7 @@ def run_job(
         return attend(
             job,
             path,
-            partial(_result_of, job, path),
+            partial(train_result, job, path),
             options,
             placement,
             attendance,
@@ -166,7 +166,7 @@ def run_job(
         )
 
 
-def _result_of(job: TrainJob, run_dir: Path, summary: dict[str, Any]) -> Result:
+def train_result(job: TrainJob, run_dir: Path, summary: dict[str, Any]) -> Result:
     """Result of a run, of what a worker has reported."""
     data = None if job.data is None else job.data.name
     rate = summary.get("samples_per_s")
@@ -200,9 +200,9 @@ def _check(request: TrainRequest, options: LaunchOptions, placement: Placement, 
         )
     if on:
         ask_of(request)
-    if request.hosts > 1 and placement.endpoint is None and not on:
+    if request.most_hosts > 1 and placement.endpoint is None and not on:
         raise JobError(
-            f"hosts={request.hosts} needs holdfast coordinator, which lets other hosts join"
+            f"hosts={request.most_hosts} needs holdfast coordinator, which lets other hosts join"
         )
     if placement.has_own_host and placement.engine is None and not on:
         Seal.of(request.checkpoint)

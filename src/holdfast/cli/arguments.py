@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from holdfast.api.background import BACKGROUND
 from holdfast.cli import complete
 from holdfast.errors import JobError
 from holdfast.rundir.run_directory import EVENTS, RUNS
@@ -29,8 +30,8 @@ JobOfRun = Annotated[
     str | None,
     typer.Argument(
         metavar="JOB",
-        help="Built-in job (digits, …), path of a .yaml file, or file.py:function. To resume a run "
-        "by --run or --from, none is needed.",
+        help="Built-in job (digits, …), path of a .yaml file, file.py:function, or file.py, a "
+        "program. To resume a run by --run or --from, none is needed.",
         autocompletion=complete.job,
     ),
 ]
@@ -38,7 +39,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Job keys to override.",
+        help="Job keys to override; after --, arguments of the program.",
         autocompletion=complete.override,
     ),
 ]
@@ -70,6 +71,12 @@ AcceptOlder = Annotated[
         "--accept-older", help="Resume from an older checkpoint also if the newest one is gone."
     ),
 ]
+
+On = Annotated[str, typer.Option(metavar="ENGINE", help=f"Where agents are placed: {ENGINES}.")]
+
+Detach = Annotated[bool, typer.Option("--detach", help="Leave the run alone once it has begun.")]
+
+InBackground = Annotated[bool, typer.Option(BACKGROUND, hidden=True)]
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in --run, or the job's newest run.")

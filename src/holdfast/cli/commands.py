@@ -31,6 +31,10 @@ COMMANDS: Final = {
         help="Run an unchanged torchrun script; when a worker fails, all workers restart.",
         takes_script=True,
     ),
+    "tune": Entry(
+        home="holdfast.cli.tune:tune",
+        help="Search good values for keys of a job: run it with different ones, keep the best.",
+    ),
     "coordinator": Entry(
         home="holdfast.cli.cluster.coordinator:coordinator",
         help="Train a job on several hosts; print the line to run on each of the others.",
@@ -38,6 +42,10 @@ COMMANDS: Final = {
     "agent": Entry(
         home="holdfast.cli.cluster.agent:agent",
         help="Run workers of this host for a run, until the run is over.",
+    ),
+    "leave": Entry(
+        home="holdfast.cli.cluster.agent:leave",
+        help="Have this host leave a run, which continues on the others; wait until it has left.",
     ),
     "token": Entry(
         home="holdfast.cli.cluster.token:token",
@@ -105,6 +113,10 @@ COMMANDS: Final = {
     "logs": Entry(
         home="holdfast.cli.observe.runs:logs",
         help="Show what a run has printed.",
+    ),
+    "scale": Entry(
+        home="holdfast.cli.cluster.scale:scale",
+        help="Give a run another number of workers while it trains; wait until they do.",
     ),
     "stop": Entry(
         home="holdfast.cli.observe.runs:stop",

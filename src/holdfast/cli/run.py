@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -10,13 +11,26 @@ from typing import Annotated
 import typer
 
 from holdfast.api.attended import Attendance
+from holdfast.api.background import run_in_background
 from holdfast.api.script import name_of, run_script
-from holdfast.cli.arguments import EndingJson, Metrics, NewRun, Queue, Tee, metrics_address, ranks
-from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
+from holdfast.cli.arguments import (
+    Detach,
+    EndingJson,
+    InBackground,
+    Metrics,
+    NewRun,
+    On,
+    Queue,
+    Tee,
+    metrics_address,
+    ranks,
+)
+from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at, host_range
 from holdfast.cli.ending import run_and_print
 from holdfast.errors import JobError
 from holdfast.job import load
 from holdfast.job.script_job import Script
+from holdfast.rundir.run_directory import new_run
 from holdfast.runs.hosts.endpoint import DEFAULT_PORT
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions
@@ -46,13 +60,25 @@ def run(
         float | None,
         typer.Option(help="Seconds without progress of any worker before a restart; default: 60."),
     ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A key of the job, such as resources.gpus=1; may be repeated.",
+        ),
+    ] = None,
     run_dir: NewRun = None,
     tee: Tee = "all",
     module: Annotated[
         bool, typer.Option("-m", "--module", help="Run SCRIPT as a module, like python -m.")
     ] = False,
     nnodes: Annotated[
-        str, typer.Option("--nnodes", help="Number of hosts; the others run holdfast agent.")
+        str,
+        typer.Option(
+            "--nnodes",
+            help="Number of hosts, or MIN:MAX; the others run holdfast agent.",
+        ),
     ] = "1",
     queue: Queue = False,
     metrics: Metrics = None,
@@ -61,6 +87,9 @@ def run(
     network: Annotated[
         str, typer.Option(help="How hosts talk to each other: tls, or trusted for plain.")
     ] = "tls",
+    on: On = "",
+    detach: Detach = False,
+    background: InBackground = False,
     master_port: Annotated[
         int,
         typer.Option(
@@ -75,32 +104,41 @@ def run(
     as_json: EndingJson = False,
 ) -> None:
     """Run an unchanged torchrun script; when a worker fails, all workers restart."""
-    hosts = _number_of_hosts(nnodes)
+    hosts = host_range("--nnodes", nnodes)
+    given = arguments or []
     asked = Script(
         path=None if module else script,
         module=script if module else None,
-        arguments=tuple(arguments or ()),
+        arguments=tuple(given),
     )
     values = {
         "name": name_of(asked),
         "script": asked.model_dump(),
-        "workers": hosts * _number(workers),
-        "hosts": hosts,
+        "workers": hosts["hosts"] * _number(workers, on),
+        **hosts,
         "network": network,
         "port": master_port,
         "hang_timeout_s": hang_timeout_s,
         "restarts": None if max_restarts is None else {"limit": max_restarts},
     }
     job = load.check_script(
-        {key: each for key, each in values.items() if each is not None}, where=script
+        {key: each for key, each in values.items() if each is not None}, script, keys or ()
     )
-    shown = ranks(tee, job.workers)
+    shown = ranks(tee, job.most_workers)
     attendance = Attendance(tee=shown, metrics=metrics_address(metrics))
+    if (on or detach) and not background:
+        options = sys.argv[1 : len(sys.argv) - len(given) - 1]  # before those of the script
+        command = [*(word for word in options if word != "--detach"), script, *given]
+        engine = on.partition(":")[0] or "local"
+        where = run_dir or new_run(job.name)
+        if status := run_in_background(command, where, job.name, engine, detach=detach):
+            raise typer.Exit(status)
+        return
     placement = THIS_HOST
-    if hosts > 1:
+    if job.most_hosts > 1 and not on:
         endpoint = endpoint_at(address, port)
         placement = Placement(endpoint=endpoint)
-        attendance = replace(attendance, sidecar=announcing(endpoint, hosts - 1))
+        attendance = replace(attendance, sidecar=announcing(endpoint, job.most_hosts - 1))
     run_and_print(
         partial(
             run_script,
@@ -109,6 +147,8 @@ def run(
             run_dir=run_dir,
             placement=placement,
             attendance=attendance,
+            on=on,
+            address=address or "",
             queue=queue,
         ),
         lambda result: {"what happened": ["holdfast", "events", str(result.run_dir)]},
@@ -117,19 +157,12 @@ def run(
     )
 
 
-def _number_of_hosts(nnodes: str) -> int:
-    """The number of hosts in the value of `--nnodes`, which torchrun also takes as a range."""
-    least, _, most = nnodes.partition(":")
-    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
-        raise JobError(
-            f"--nnodes {nnodes}: use a number; a script keeps its number of workers, and waits for "
-            "a host that is lost to join again"
-        )
-    return int(least)
-
-
-def _number(workers: str) -> int:
-    """The number of workers in the value of `--workers`."""
+def _number(workers: str, on: str) -> int:
+    """The number of workers in the value of `--workers`, for the hosts of an engine if one is
+    named.
+    """
+    if workers == "auto" and on:
+        raise JobError("--workers auto counts the cores of this host; with --on, give a number")
     if workers == "auto":
         return len(os.sched_getaffinity(0))
     if not workers.isdecimal():

@@ -11,16 +11,18 @@ from typing import Annotated
 import typer
 
 from holdfast.api.attended import Attendance
-from holdfast.api.background import BACKGROUND, run_in_background
+from holdfast.api.background import run_in_background
 from holdfast.api.result import RunResult
 from holdfast.api.train import check_job, run_job
 from holdfast.cli.arguments import (
-    ENGINES,
     AcceptOlder,
+    Detach,
     EndingJson,
+    InBackground,
     JobOfRun,
     Metrics,
     NewRun,
+    On,
     Overrides,
     Profile,
     Queue,
@@ -58,21 +60,13 @@ def train(
     ] = None,
     accept_older: AcceptOlder = False,
     tee: Tee = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="ENGINE",
-            help=f"Where agents are placed: {ENGINES}.",
-        ),
-    ] = "",
+    on: On = "",
     address: Address = None,
     queue: Queue = False,
     profile: Profile = None,
     metrics: Metrics = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Leave the run alone once it has begun.")
-    ] = False,
-    background: Annotated[bool, typer.Option(BACKGROUND, hidden=True)] = False,
+    detach: Detach = False,
+    background: InBackground = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the job and print all its keys, without a run.")
     ] = False,
@@ -82,7 +76,7 @@ def train(
     as_json: EndingJson = False,
 ) -> None:
     """Train a job; checkpoints, metrics and logs go to its run directory."""
-    words = overrides or []
+    words = _with_arguments(overrides or [], sys.argv)
     resume = resume or any(map(_extends, [job or "", *words]))
     if backup is not None and not background:  # else the command before this one has done so
         if not resume or dry_run:
@@ -155,6 +149,14 @@ def _named(
             "own file.py:function; only --resume or extend=true with --run or --from needs none"
         )
     return None, [*filter(None, [job]), *overrides]
+
+
+def _with_arguments(words: list[str], command: list[str]) -> list[str]:
+    """Overrides, with what follows `--` in the command as the key `arguments`."""
+    if "--" not in command:
+        return words
+    arguments = command[command.index("--") + 1 :]
+    return [*words[: len(words) - len(arguments)], f"arguments={json.dumps(arguments)}"]
 
 
 def _extends(word: str) -> bool:

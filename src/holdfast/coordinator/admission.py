@@ -11,14 +11,14 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from holdfast.coordinator import tokens
 from holdfast.coordinator.authority import Authority
-from holdfast.coordinator.journal import HostAdmitted, Journal
 from holdfast.coordinator.refusals import Refused
+from holdfast.coordinator.replicated_journal import HostAdmitted, ReplicatedJournal
 from holdfast.errors import JobError, ProtocolError
 from holdfast.wire.join import JoinedMessage, JoinMessage
 from holdfast.wire.tls import Identity, Role
@@ -40,7 +40,9 @@ class Admission:
         attempt: Names this start of the run.
     """
 
-    def __init__(self, folder: Path, journal: Journal, *, joining: int, attempt: str) -> None:
+    def __init__(
+        self, folder: Path, journal: ReplicatedJournal, *, joining: int, attempt: str
+    ) -> None:
         self.authority = Authority.load(folder)
         self._folder = folder
         self._journal = journal
@@ -97,6 +99,14 @@ class Admission:
     def on_connected(self, host: str) -> None:
         """Note that the agent of a host has connected: from now on the run knows of its loss."""
         self._expected_until.pop(host, None)
+
+    def expect(self, host: str, node: str) -> None:
+        """Take note of the node of a host whose agent starts; see `HostExpected`."""
+        self._journal.expect(host, node)
+
+    def set_present(self, nodes: Mapping[str, str]) -> None:
+        """Take note of the hosts that take part; see `ReplicatedJournal.set_present`."""
+        self._journal.set_present(nodes)
 
     def key_of(self, generation: int) -> str:
         """Secret of the members of a generation, hexadecimal."""

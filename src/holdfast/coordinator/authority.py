@@ -28,8 +28,9 @@ VALID: Final = timedelta(days=90)
 CLOCK_SKEW: Final = timedelta(days=1)
 """Greatest difference of the clocks of hosts."""
 
-_AUTHORITY: Final = "authority.json"
-_COORDINATOR: Final = "coordinator.json"
+AUTHORITY: Final = "authority.json"
+COORDINATOR: Final = "coordinator.json"
+"""Files in the folder of the run's secrets."""
 
 
 class Authority:
@@ -69,8 +70,8 @@ class Authority:
         own = Credentials(authority=certificate, certificate=certificate, key=key_in_pem(key))
         made = cls(own, own)
         made.coordinator = made.issue("coordinator", Role.COORDINATOR)
-        write_secret(folder / _AUTHORITY, own.model_dump_json().encode())
-        write_secret(folder / _COORDINATOR, made.coordinator.model_dump_json().encode())
+        write_secret(folder / AUTHORITY, own.model_dump_json().encode())
+        write_secret(folder / COORDINATOR, made.coordinator.model_dump_json().encode())
         return made
 
     @classmethod
@@ -83,7 +84,7 @@ class Authority:
         try:
             own, coordinator = (
                 Credentials.model_validate_json((folder / name).read_bytes())
-                for name in (_AUTHORITY, _COORDINATOR)
+                for name in (AUTHORITY, COORDINATOR)
             )
             return cls(own, coordinator)
         except (OSError, ValueError) as error:
@@ -118,7 +119,6 @@ class Authority:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
         if role == Role.COORDINATOR:
             names.append(x509.DNSName(SERVER_NAME))
-        serves = [] if role == Role.AGENT else [ExtendedKeyUsageOID.SERVER_AUTH]
         asks = [] if role == Role.COORDINATOR else [ExtendedKeyUsageOID.CLIENT_AUTH]
         issuer = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
         return _in_pem(
@@ -127,7 +127,9 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([*serves, *asks]), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, *asks]), critical=False
+            )
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer.value),
                 critical=False,
@@ -137,9 +139,11 @@ class Authority:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    """Write a file that only its owner can read. A program that waits for it finds it whole."""
+    draft = path.with_name(f"{path.name}.tmp")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
+    draft.replace(path)
 
 
 def _key_of(request: str) -> ec.EllipticCurvePublicKey:

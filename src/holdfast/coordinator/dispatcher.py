@@ -9,12 +9,14 @@ performed, before the next one is.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from holdfast.coordinator.journal import Journal
+from holdfast.coordinator.replicated_journal import ReplicatedJournal
 from holdfast.core.actions import (
     AppendToJournal,
     ProbeHost,
@@ -39,7 +41,7 @@ class Dispatcher:
 
     Args:
         debug_log: The machine, and where its events are recorded.
-        journal: The entries of earlier coordinators of this run; new ones are appended.
+        journal: Decisions are appended to it before they take effect.
         log: The run's log of events.
         send: Called with the name of an agent and its desired state.
         refuse: Called with the name of an agent that must end, and why.
@@ -53,7 +55,7 @@ class Dispatcher:
     def __init__(
         self,
         debug_log: DebugLog,
-        journal: Journal,
+        journal: Journal | ReplicatedJournal,
         log: EventLog,
         send: Callable[[str, DesiredState], None],
         refuse: Callable[[str, str], None],
@@ -67,7 +69,8 @@ class Dispatcher:
         self._debug_log = debug_log
         self._probers = ThreadPoolExecutor(MAX_PROBES, "holdfast-probe")
         self._probing: set[asyncio.Task[None]] = set()
-        self._tick: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
         self.machine = debug_log.machine
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -96,27 +99,28 @@ class Dispatcher:
         self._probers.shutdown(cancel_futures=True)
 
     def wake_when_due(self) -> None:
-        """Schedule the machine's next tick."""
-        if self._tick is not None:
-            self._tick.cancel()
+        """Schedule the machine's next tick, unless there is an earlier look at the time."""
         due = self.machine.next_deadline()
-        if due is not None:
-            wait_s = max(0.0, due - time.monotonic())
-            loop = asyncio.get_running_loop()
-            self._tick = loop.call_later(wait_s, self._look_at_time, loop.time() + wait_s)
+        if due is None or due >= self._looks_at:
+            return
+        if self._look is not None:
+            self._look.cancel()
+        self._looks_at = due
+        wait_s = max(0.0, due - time.monotonic())
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(wait_s, self._look_at_time, loop.time() + wait_s)
 
     def _handle(self, event: RunEvent) -> None:
         before = self.machine.stage
         members = self.machine.members
-        hosts = [*self.machine.hosts]
+        hosts = [*self.machine.hosts] if isinstance(event, Tick) else []
         actions = self._debug_log.handle(event, time.monotonic())
         if (before, self.machine.stage) == (Stage.IDLE, Stage.RUN):  # the workers kept training
             self._log.event("coordinator-recovered", generation=self.machine.generation)
-        if isinstance(event, Tick):  # else something has ended, and its exit is logged
-            for host in hosts:
-                if host not in self.machine.hosts:
-                    ranks = [rank for rank, its in members.items() if its == host]
-                    self._log.event("host-lost", host=host, ranks=ranks)
+        for host in hosts:  # else something has ended, and its exit is logged
+            if host not in self.machine.hosts:
+                ranks = [rank for rank, its in members.items() if its == host]
+                self._log.event("host-lost", host=host, ranks=ranks)
         # An entry is durable before a later action tells any agent of it.
         for action in actions:
             self._perform(action)
@@ -145,9 +149,18 @@ class Dispatcher:
         self.tell(ProbeCompleted(probe.number, is_reached))
 
     def _look_at_time(self, due: float) -> None:
-        """Send the machine a tick, unless messages of agents may have been held up until now."""
+        """Send the machine a tick if it is due by now, unless messages of agents may have been held
+        up.
+        """
         loop = asyncio.get_running_loop()
+        self._looks_at = math.inf
         if loop.time() > due + MAX_TICK_DELAY_S:  # by a slow disk, say: read those messages first
-            self._tick = loop.call_later(MAX_TICK_DELAY_S, self.tell, Tick())
-        else:
+            self._looks_at = -math.inf  # nothing looks at the time before
+            again = loop.time() + MAX_TICK_DELAY_S
+            self._look = loop.call_at(again, self._look_at_time, again)
+            return
+        newest = self.machine.next_deadline()
+        if newest is not None and newest <= time.monotonic():
             self.tell(Tick())
+        else:
+            self.wake_when_due()

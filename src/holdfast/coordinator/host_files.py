@@ -40,11 +40,15 @@ class HostFiles:
     Args:
         run_dir: The run's directory.
         log: The run's log of events.
-        collects: True if no agent of this host writes metrics here.
+        collects: True if agents of other hosts may have steps that none of this host writes here.
+        moves: True if another host can take over the coordinator.
     """
 
-    def __init__(self, run_dir: Path, log: EventLog, *, collects: bool) -> None:
+    def __init__(
+        self, run_dir: Path, log: EventLog, *, collects: bool, moves: bool = False
+    ) -> None:
         self._run_dir = run_dir
+        self._moves = moves
         self._log = log
         self._metrics = StepFile(run_dir / METRICS) if collects else None
         self._system = SystemFile(run_dir)
@@ -69,6 +73,7 @@ class HostFiles:
             code=base64.b64encode(code).decode(),
             code_sha256=hashlib.sha256(code).hexdigest(),
             collects=self._metrics is not None,
+            moves=self._moves,
             profile=profile.read_text(encoding="utf-8") if profile.exists() else "",
             code_version=code_version.kept(self._run_dir),
         )

@@ -1,4 +1,7 @@
-"""Journal: the entries that outlive the coordinator, in an SQLite database."""
+"""Journal: the entries of a run on one host that outlive its coordinator, in an SQLite database.
+
+A run on several hosts has a `ReplicatedJournal` instead.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from pydantic import ValidationError
 
@@ -23,27 +26,10 @@ then malformed. So we fold it ourselves, and truncate it at once.
 """
 
 
-Entry = TypeVar("Entry", bound=Message)
-
-
 class _Row(Message):
     """An entry as JSON."""
 
     entry: GenerationOpened | RunEnded
-
-
-class HostAdmitted(Message):
-    """A host of another machine was let in.
-
-    Attributes:
-        host: The name that its agent got.
-        keys: The SHA-256 of its requests for certificates, hexadecimal.
-        token: The digest of the token with which it joined; empty if it joined again.
-    """
-
-    host: str
-    keys: str
-    token: str
 
 
 class Journal:
@@ -67,9 +53,6 @@ class Journal:
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, entry TEXT)"
             )
-            self._database.execute(
-                "CREATE TABLE IF NOT EXISTS admissions (number INTEGER PRIMARY KEY, entry TEXT)"
-            )
         except sqlite3.Error as error:
             raise self._broken(error) from None
 
@@ -85,7 +68,11 @@ class Journal:
         Raises:
             HoldfastError: The journal is damaged.
         """
-        return [row.entry for row in self._read("SELECT entry FROM entries ORDER BY number", _Row)]
+        try:
+            rows = self._database.execute("SELECT entry FROM entries ORDER BY number").fetchall()
+            return [_Row.model_validate_json(text).entry for (text,) in rows]
+        except (sqlite3.Error, ValidationError) as error:
+            raise self._broken(error) from None
 
     def append(self, entry: JournalEntry) -> None:
         """Make `entry` durable.
@@ -93,34 +80,9 @@ class Journal:
         Raises:
             HoldfastError: The disk is full or unreachable.
         """
-        self._insert("INSERT INTO entries (entry) VALUES (?)", _Row(entry=entry))
-
-    def admitted(self) -> list[HostAdmitted]:
-        """All hosts that were let in, oldest first.
-
-        Raises:
-            HoldfastError: The journal is damaged.
-        """
-        return self._read("SELECT entry FROM admissions ORDER BY number", HostAdmitted)
-
-    def admit(self, admitted: HostAdmitted) -> None:
-        """Make it durable that a host was let in.
-
-        Raises:
-            HoldfastError: The disk is full or unreachable.
-        """
-        self._insert("INSERT INTO admissions (entry) VALUES (?)", admitted)
-
-    def _read(self, query: str, kind: type[Entry]) -> list[Entry]:
         try:
-            rows = self._database.execute(query).fetchall()
-            return [kind.model_validate_json(text) for (text,) in rows]
-        except (sqlite3.Error, ValidationError) as error:
-            raise self._broken(error) from None
-
-    def _insert(self, statement: str, entry: Message) -> None:
-        try:
-            self._database.execute(statement, (entry.model_dump_json(),))
+            row = _Row(entry=entry).model_dump_json()
+            self._database.execute("INSERT INTO entries (entry) VALUES (?)", (row,))
             self._unfolded += 1
             if self._unfolded == FOLD_EVERY:
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

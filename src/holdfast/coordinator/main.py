@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 import sys
 import time
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 from holdfast.coordinator.host_files import HostFiles
 from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.policy import policy_of
+from holdfast.coordinator.replicated_journal import ReplicatedJournal
 from holdfast.coordinator.service import RunService
 from holdfast.core.coordinator import CoordinatorStateMachine
 from holdfast.core.debug_log import DebugLog
@@ -33,6 +35,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--address", required=True)
     parser.add_argument("--public", default="")
     parser.add_argument("--joining", type=int, default=0)
+    parser.add_argument("--journal", type=int)
+    parser.add_argument("--node", default="")
+    parser.add_argument("--moves", type=int, default=0)
     parser.add_argument("--collects", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args(words)
@@ -46,31 +51,48 @@ def main(words: Sequence[str]) -> int:
     return os.EX_OK
 
 
+def _journal(options: argparse.Namespace) -> Journal | ReplicatedJournal:
+    """The journal of the run."""
+    if options.journal is None:
+        return Journal(options.run_dir / "coordinator.db")
+    return ReplicatedJournal(socket.socket(fileno=options.journal), options.node)
+
+
 def _serve(options: argparse.Namespace) -> None:
     run_dir = options.run_dir
     public = options.public
     job = load.of_run(run_dir)
-    with Journal(run_dir / "coordinator.db") as journal, EventLog(run_dir / EVENTS) as log:
-        # With entries in the journal, this coordinator takes over from one that is gone.
-        machine = CoordinatorStateMachine(policy_of(job), journal.entries(), time.monotonic())
-        debug_log = DebugLog(machine)
+    with _journal(options) as journal, EventLog(run_dir / EVENTS) as log:
         admission = checkpoints = None
-        if public:
+        lost: list[str] = []
+        addresses: dict[str, str] = {}
+        if isinstance(journal, ReplicatedJournal):
             from holdfast.coordinator.admission import Admission  # imports X.509
 
             secrets = run_dir / SECRETS
             joining = options.joining
             admission = Admission(secrets, journal, joining=joining, attempt=options.attempt)
-        files = HostFiles(run_dir, log, collects=options.collects)
+            lost = journal.lost()
+            addresses = journal.addresses()
+        # Of a script, rank 0 alone writes the steps, on any host.
+        collects = options.collects or not job.records_progress
+        files = HostFiles(run_dir, log, collects=collects, moves=bool(options.moves))
         if options.collects:
             from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
             retention = job.checkpoint.retention
             checkpoints = CollectedCheckpoints(run_dir, options.attempt, retention, log)
 
+        # With entries in the journal, this coordinator takes over from one that is gone. Its hosts
+        # have a few seconds to report: all that takes long on a busy machine is done by now.
+        machine = CoordinatorStateMachine(
+            policy_of(job), journal.entries(), time.monotonic(), addresses
+        )
+        debug_log = DebugLog(machine)
+
         async def serve() -> None:
             service = RunService(debug_log, journal, log, admission, files, checkpoints)
-            await service.serve(options.address, public)
+            await service.serve(options.address, public, lost)
 
         try:
             with checkpoints or nullcontext():

@@ -19,17 +19,21 @@ class Outbox(Generic[Sent]):
 
     Attributes:
         refusal: Reason for which the client is refused, once it is.
+        newest: The newest message; None before the first.
+        put_at: When it was put here, seconds of the event loop.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
-        self._newest: Sent | None = None
+        self.newest: Sent | None = None
+        self.put_at = 0.0
         self._over = False
         self._ready = asyncio.Event()
 
     def put(self, message: Sent) -> None:
         """Send a message, in place of one that was not sent yet."""
-        self._newest = message
+        self.newest = message
+        self.put_at = asyncio.get_running_loop().time()
         self._ready.set()
 
     def refuse(self, reason: str) -> None:
@@ -46,7 +50,7 @@ class Outbox(Generic[Sent]):
         """The next message; None at the end."""
         await self._ready.wait()
         self._ready.clear()
-        return None if self._over else self._newest
+        return None if self._over else self.newest
 
 
 PROGRESS_INTERVAL_S: Final = 0.1
@@ -77,7 +81,7 @@ class Watchers:
     def add(self) -> Outbox[RunStateMessage]:
         """The outbox of a new command, with the current state in it."""
         outbox = Outbox[RunStateMessage]()
-        outbox.put(self._with_progress(self._state()))
+        outbox.put(self._state())
         self._outboxes.append(outbox)
         return outbox
 
@@ -95,9 +99,10 @@ class Watchers:
         self._shown = state
         self._show_at = now + PROGRESS_INTERVAL_S
         for outbox in self._outboxes:
-            outbox.put(self._with_progress(state))
+            outbox.put(state)
 
-    def _with_progress(self, state: RunStateMessage) -> RunStateMessage:
+    def with_progress(self, state: RunStateMessage) -> RunStateMessage:
+        """The state with the newest progress, which is added when it is sent."""
         progress = {
             rank: self.progress[host][rank]
             for rank, host in self._machine.members.items()

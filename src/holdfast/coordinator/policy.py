@@ -32,18 +32,22 @@ def policy_of(job: Job) -> RecoveryPolicy:
     if not job.records_progress:  # every hang takes long, and the budget must outlast it
         hangs_s = 2 * job.hang_timeout_s * (job.restarts.limit + 1)
         window_s = max(window_s, min(hangs_s, MAX_WINDOW_S))
-    continues = job.hosts > 1 and not job.has_process_groups  # without a host that is lost
-    least = 1 if shrinks or continues else job.workers
-    timeout_s = HEARTBEAT_TIMEOUT_S if job.hosts == 1 else HOST_TIMEOUT_S
+    is_alone = job.most_hosts == 1
+    continues = not is_alone and not job.has_process_groups  # without a host that is lost
+    is_elastic = job.most_hosts > job.hosts
+    least = 1 if shrinks or continues else job.workers if is_elastic else None
+    timeout_s = HEARTBEAT_TIMEOUT_S if is_alone else HOST_TIMEOUT_S
     return RecoveryPolicy(
-        world_size=job.workers,
+        world_size=job.most_workers,
         min_workers=least,
-        start_workers=job.workers if job.hosts > 1 else 0,
+        workers=min(job.wanted_workers, job.most_workers),
+        host_share=job.equal_share,
+        start_workers=0 if is_alone else job.workers,
         num_shards=job.movable_shards,
         regrow_delay_s=REGROW_DELAY_S if shrinks else 0.0,
         heartbeat_s=job.heartbeat.interval_s,
         heartbeat_timeout_s=job.heartbeat.timeout_s or timeout_s,
-        reconnect_s=RECONNECT_TIMEOUT_S if job.hosts == 1 else HOST_RECONNECT_S,
+        reconnect_s=RECONNECT_TIMEOUT_S if is_alone else HOST_RECONNECT_S,
         max_failures=0 if stops else job.restarts.limit,
         window_s=window_s,
         repeat_window_s=math.inf if job.records_progress else REPEAT_WINDOW_S,

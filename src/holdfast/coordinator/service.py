@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +22,13 @@ from holdfast.coordinator.journal import Journal
 from holdfast.coordinator.outbox import Outbox, Watchers
 from holdfast.coordinator.peers import identity_of, is_agent_of, is_local
 from holdfast.coordinator.refusals import Refusals, Refused
+from holdfast.coordinator.replicated_journal import ReplicatedJournal
 from holdfast.core.debug_log import DebugLog
 from holdfast.core.events import (
     AgentLost,
     Disconnected,
     ProgressRequested,
+    ScaleRequested,
     StatusReceived,
     StopReceived,
 )
@@ -41,6 +43,8 @@ from holdfast.wire.rpc import (
     JobMessage,
     RunRequestMessage,
     RunStateMessage,
+    ScaledMessage,
+    ScaleMessage,
     ShipMessage,
     ShippedMessage,
     StatusMessage,
@@ -55,6 +59,12 @@ if TYPE_CHECKING:  # X.509 and retention are for runs on several hosts
 
 LEAVE_TIMEOUT_S: Final = 5.0
 """Time that agents may take to hear that the run is over."""
+WATCH_PAUSE_S: Final = 1e-4
+"""Least time between two messages to a command, for each worker whose progress is in it."""
+REPEAT_S: Final = 5.0
+"""Time until an agent that is still behind is sent the same desired state again. Its stream loses
+nothing, so it is on its way: while hosts and network are busy, another copy would only delay it.
+"""
 
 
 class RunService:
@@ -62,7 +72,7 @@ class RunService:
 
     Args:
         debug_log: The machine, and where its events are recorded.
-        journal: The entries that outlive this process.
+        journal: The decisions that outlive this process.
         log: The run's log of events.
         admission: Says who may take part from another host; None if the run has one host.
         files: Files for other hosts.
@@ -72,7 +82,7 @@ class RunService:
     def __init__(
         self,
         debug_log: DebugLog,
-        journal: Journal,
+        journal: Journal | ReplicatedJournal,
         log: EventLog,
         admission: Admission | None,
         files: HostFiles,
@@ -89,15 +99,20 @@ class RunService:
         self._machine = self._dispatcher.machine
         self._watchers = Watchers(self._machine, self._state)
         self._agents: dict[str, Outbox[DesiredStateMessage]] = {}
+        self._nodes: dict[str, str] = {}  # of the hosts, by the names of their agents
+        self._present = frozenset[str]()  # the hosts that the journal has
         self._leaving: set[str] | None = None  # hosts of the end that may have a checkpoint to send
         self._told_of_end: set[str] = set()
+        self._handled = asyncio.Event()
+        self._scaled = 0  # workers that a command has asked for last
 
-    async def serve(self, address: str, public: str = "") -> None:
+    async def serve(self, address: str, public: str = "", lost: Sequence[str] = ()) -> None:
         """Serve until the run has ended and a command that was told so disconnects.
 
         Args:
             address: The address in gRPC's notation, for this host.
             public: Address at which other hosts join, if there are any; see `wire.join`.
+            lost: Agents of the host whose coordinator this one replaces.
 
         Raises:
             HoldfastError: It cannot listen at an address, or the journal cannot be written.
@@ -117,6 +132,10 @@ class RunService:
         async with self._joining(server, public):
             await server.start()
             self._dispatcher.wake_when_due()
+            for host in lost:
+                ranks = [rank for rank, its in self._machine.members.items() if its == host]
+                self._log.event("host-lost", host=host, ranks=ranks)
+                self._dispatcher.tell(AgentLost(host))
             try:
                 await self._dispatcher.ended
                 # Agents have heard of the end; what their hosts have logged last is on its way.
@@ -127,7 +146,7 @@ class RunService:
                 self._dispatcher.close()
 
     def _handlers(self) -> Iterator[grpc.GenericRpcHandler]:
-        yield handlers(self._attend, self._watch, self._fetch_job, self._ship)
+        yield handlers(self._attend, self._watch, self._fetch_job, self._ship, self._scale)
         if self._checkpoints is not None:
             server = CheckpointServer(
                 self._checkpoints, self._host_of, self._watchers.show, self._on_settled
@@ -209,16 +228,22 @@ class RunService:
                     self._admission.on_connected(host)
                 # A status names its sender; the newest stream of an agent gets its desired states.
                 self._agents[host] = outbox
+                self._nodes[host] = message.node
                 self._watchers.progress[host] = message.status.progress
                 self._dispatcher.tell(StatusReceived(message.status))
         finally:
             outbox.close()
 
-    async def _fetch_job(self, _: FetchJobMessage, context: Any) -> JobMessage:
+    async def _fetch_job(self, message: FetchJobMessage, context: Any) -> JobMessage:
         """Send another host what it must run."""
-        await self._host_of(context)
+        host = await self._host_of(context)
         machine = self._machine
         job = self._files.job
+        if self._admission is not None and job.moves and message.node:
+            try:
+                self._admission.expect(host, message.node)
+            except HoldfastError as error:
+                self._dispatcher.fail(error)
         if self._checkpoints is None or (machine.generation and machine.hosts):
             return job  # the state comes from workers, which is faster
         return job.model_copy(update={"checkpoint": self._checkpoints.newest})
@@ -258,7 +283,8 @@ class RunService:
         try:
             while (state := await outbox.get()) is not None:
                 over = state.stage == Stage.END
-                yield state
+                yield self._watchers.with_progress(state)
+                await asyncio.sleep(WATCH_PAUSE_S * len(self._machine.members))
         finally:
             reading.cancel()
             self._watchers.remove(outbox)
@@ -274,12 +300,34 @@ class RunService:
                     present = [*self._machine.hosts]
                     for host in {name, *(each for each in present if is_agent_of(each, name))}:
                         self._dispatcher.tell(AgentLost(host))
-                if request.stop:
-                    self._dispatcher.tell(StopReceived())
+                if request.stop or request.abort:
+                    self._dispatcher.tell(StopReceived(at_once=request.abort))
                 if request.watch:
                     self._dispatcher.tell(ProgressRequested())
         finally:
             outbox.close()
+
+    async def _scale(self, message: ScaleMessage, context: Any) -> ScaledMessage:
+        """Give the run another number of workers; answer once they train."""
+        if not is_local(context):
+            await self._refuse(context, "a command from another host")
+        machine = self._machine
+        workers = message.workers
+        before = len(machine.members)
+        if refusal := machine.refuses_size(workers):
+            return ScaledMessage(refusal=refusal)
+        self._log.event("scale-requested", workers=workers)
+        self._dispatcher.tell(ScaleRequested(workers))
+        self._scaled = workers
+        while not (machine.stage == Stage.RUN and machine.is_full):
+            if machine.stage == Stage.END:
+                return ScaledMessage(refusal="the run is over")
+            self._handled.clear()
+            await self._handled.wait()
+            if self._scaled != workers:
+                return ScaledMessage(refusal=f"it was scaled to {self._scaled} meanwhile")
+        step = machine.resume_point.step if machine.resume_point else 0
+        return ScaledMessage(before=before, step=step)
 
     def _on_settled(self, host: str) -> None:
         """Note that a host which knows of the end has nothing more to send."""
@@ -288,25 +336,47 @@ class RunService:
             self._watchers.show()
 
     def _send(self, host: str, desired: DesiredState) -> None:
-        if host in self._agents:  # else it is sent when its stream is back
-            key = self._admission.key_of(desired.generation) if self._admission else ""
-            self._agents[host].put(DesiredStateMessage(desired=desired, key=key))
+        outbox = self._agents.get(host)
+        if outbox is None:  # it is sent when its stream is back
+            return
+        now = asyncio.get_running_loop().time()
+        newest = outbox.newest
+        if newest is not None and newest.desired == desired and now < outbox.put_at + REPEAT_S:
+            return
+        key = self._admission.key_of(desired.generation) if self._admission else ""
+        outbox.put(DesiredStateMessage(desired=desired, key=key))
 
     def _refuse_host(self, host: str, reason: str) -> None:
         """End the stream of an agent whose host is unlike the others."""
         advice = (
-            "use hosts of one kind, numerics=portable on x86-64 processors, or numerics=mixed, "
-            "where the bits depend on which host computes which shard"
+            "use hosts of one kind, or start a new run with numerics=portable, for x86-64 "
+            "processors, or with numerics=mixed, where the bits depend on which host computes "
+            "which shard"
         )
         if host in self._agents:
             self._agents[host].refuse(f"{host} is not like the other hosts: {reason}; {advice}")
 
     def _on_handled(self) -> None:
         """Show what has changed; at the end, note which agents must still hear of it."""
+        self._handled.set()
         if self._leaving is None and self._machine.stage == Stage.END:
             # The command waits for them: one may have a newer checkpoint than is collected.
             self._leaving = set(self._agents)
         self._watchers.show()
+        if self._admission is not None:
+            self._note_present(self._admission)
+
+    def _note_present(self, admission: Admission) -> None:
+        """Note which hosts take part and have a node, so that some of them vote."""
+        # Most events change no host, and there may be a thousand.
+        if self._machine.hosts == self._present:
+            return
+        self._present = frozenset(self._machine.hosts)
+        nodes = {host: self._nodes.get(host, "") for host in self._machine.hosts}
+        try:
+            admission.set_present({host: node for host, node in nodes.items() if node})
+        except HoldfastError as error:
+            self._dispatcher.fail(error)
 
     def _state(self) -> RunStateMessage:
         machine = self._machine
@@ -316,6 +386,8 @@ class RunService:
             root_cause=machine.root_cause,
             result=None if machine.result is None else dict(machine.result),
             waiting_for=machine.waiting_for(),
+            lacks_workers=machine.lacks_workers,
             is_receiving=self._checkpoints is not None and self._checkpoints.is_receiving,
             is_awaited=self._checkpoints is not None and bool(self._leaving),
+            progress={},  # see `Watchers.with_progress`
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,11 @@ class Child:
     def kill(self) -> None:
         """Kill it, and do not wait for its end."""
         self._process.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
 
     def last_output_line(self) -> str:
         """The last line that it has printed; empty if it has printed none."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.job.environment_names import LIBRARIES
+from holdfast.job.environment_names import LIBRARIES, UNUSED
 
 VARIABLE: Final = "HOLDFAST_SHELL"
 
@@ -52,7 +52,8 @@ def left_out(shell: Iterable[str], env: Iterable[str]) -> list[str]:
         shell: The names of its variables.
         env: The names of those that the job sets.
     """
-    return sorted(name for name in {*shell} - {*env} if name.startswith(LIBRARIES))
+    unset = {*shell} - {*env, *UNUSED}
+    return sorted(name for name in unset if name.startswith(LIBRARIES))
 
 
 def _started_with() -> dict[str, str]:

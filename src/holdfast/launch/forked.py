@@ -113,8 +113,10 @@ def become(process: ControlProcess, parent: int, output: int, fds: Mapping[int, 
         _inherited = (sys.stdin, sys.stdout, sys.stderr)  # what they have buffered is the parent's
         os.setsid()  # Ctrl-C is for the command
         _reset_signals()
-        _keep_only(output, fds)
+        for number in (1, 2):  # first, so that all that goes wrong is in its log
+            os.dup2(output, number)
         _open_streams()
+        _keep_only(fds)
         os.chdir(process.directory)
         os.environ.clear()
         os.environ.update(process.environment)
@@ -135,18 +137,16 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _keep_only(output: int, fds: Mapping[int, int]) -> None:
-    """Make `output` the standard streams, move `fds` to their numbers, and close all others."""
+def _keep_only(fds: Mapping[int, int]) -> None:
+    """Move `fds` to their numbers, open an empty standard input, and close all others."""
     is_open = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    # No number from here on is one of those that are open or wanted.
-    free = 1 + max(2, *is_open, *fds)
+    # No number from here on is wanted. One that is open may be above the limit of this process.
+    free = 1 + max([2, *fds])
     kept = {number: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, free) for number, fd in fds.items()}
-    written = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, free)
-    os.closerange(0, free)
+    for fd in {*is_open} - {1, 2, *kept.values()}:
+        with suppress(OSError):  # of the directory that was listed
+            os.close(fd)
     os.open(os.devnull, os.O_RDONLY)  # gets the number 0
-    for number in (1, 2):
-        os.dup2(written, number)
-    os.close(written)
     for number, fd in kept.items():
         os.dup2(fd, number, inheritable=False)
         os.close(fd)

@@ -45,6 +45,7 @@ _SAME_BITS: Final = {
     # (cuBLAS documentation, "Results Reproducibility").
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
+_ARROW: Final = "JE_ARROW_MALLOC_CONF"
 _LOOPBACK: Final = {
     # Otherwise gloo and NCCL listen on the interface that the host's name resolves to.
     "GLOO_SOCKET_IFNAME": "lo",
@@ -53,7 +54,7 @@ _LOOPBACK: Final = {
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment of workers; the user's own settings for glibc take precedence."""
+    """The environment of workers; the user's own settings for allocators take precedence."""
     return environment.inherited(os.environ) | _own_variables()
 
 
@@ -62,7 +63,9 @@ def _own_variables() -> dict[str, str]:
     tunables += filter(None, [os.environ.get("GLIBC_TUNABLES")])
     # One thread until a worker sets its number: a process with threads must not be forked.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**threads, **_SAME_BITS, **_LOOPBACK, "GLIBC_TUNABLES": ":".join(tunables)}
+    # Nor may the allocator of pyarrow start one when a task imports it.
+    arrow = {_ARROW: os.environ.get(_ARROW, "background_thread:false")}
+    return {**threads, **arrow, **_SAME_BITS, **_LOOPBACK, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from holdfast.linux.lifeline import active_stop_signals, handling
+from holdfast.linux.lifeline import LEAVE, active_stop_signals, handling
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,11 +21,13 @@ class Controls:
         stop: End the run after the current step, with a checkpoint.
         abort: End the run at once.
         interrupted: True if Ctrl-C asked for the end.
+        leave: This host leaves the run, which continues on others.
     """
 
     stop: bool = False
     abort: bool = False
     interrupted: bool = False
+    leave: bool = False
 
     def request_stop(self) -> None:
         """End the run after the current step, with a checkpoint."""
@@ -34,7 +36,8 @@ class Controls:
 
 @contextmanager
 def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
-    """Stop a run by stop signals that are not ignored, and abort it when they are repeated.
+    """Stop a run by stop signals that are not ignored, and abort it when they are repeated; have
+    this host leave it by `LEAVE`.
 
     Args:
         controls: Controls of the run.
@@ -53,5 +56,8 @@ def stopped_by_signals(controls: Controls, what: str) -> Iterator[None]:
             doing = "aborting" if controls.abort else f"stopping {what}; once more to abort"
             os.write(2, f"{doing}\n".encode())
 
-    with handling(active_stop_signals(), stop):
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        controls.leave = True
+
+    with handling(active_stop_signals(), stop), handling([LEAVE], leave):
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 
 from holdfast.core.failures import describe
@@ -47,6 +49,8 @@ class ProcessExits:
                 child.last_output_line()
                 or f"the {what} exited with status {child.status} and no message"
             )
+            if os.strerror(errno.EMFILE) in words:
+                words += "; raise the limit of open files (ulimit -n) and resume the run"
             raise HoldfastError(words)
         if child.status and not self._window.admit(time.monotonic()):
             raise HoldfastError(

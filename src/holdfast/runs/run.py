@@ -24,7 +24,7 @@ from holdfast.rundir import code_version
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import ARCHIVE, EVENTS, PROFILE, RunDirectory
 from holdfast.runs.controls import Controls, stopped_by_signals
-from holdfast.runs.coordinator_process import CoordinatorProcess
+from holdfast.runs.coordinator_process import CoordinatorProcess, Joining
 from holdfast.runs.hosts.endpoint import Endpoint, make_secrets
 from holdfast.runs.hosts.hosts import Hosts, JoiningHosts
 from holdfast.runs.hosts.local import LocalHosts, OwnHost
@@ -143,9 +143,11 @@ def _supervisor(
     with ExitStack() as owned:
         if placement.engine and placement.endpoint:
             make_secrets(directory.path, placement.endpoint)
+        joining = _joining(directory, placement, attempt, owned)
         starter = None
         if placement.has_own_host and not placement.engine:
-            starter = _starter(directory, options, placement, attempt, log, exits)
+            node = joining.node.name if joining is not None and joining.moves else ""
+            starter = _starter(directory, options, placement, attempt, log, exits, node)
             owned.callback(starter.close)
         coordinator = CoordinatorProcess(
             directory,
@@ -154,8 +156,7 @@ def _supervisor(
             exits,
             watch=follower.has_sinks,
             forks=options.forks,
-            public=placement.endpoint.public if placement.endpoint else "",
-            has_own_host=starter is not None,
+            joining=joining,
         )
         owned.callback(coordinator.close)
         if starter is not None:
@@ -169,6 +170,29 @@ def _supervisor(
         )
 
 
+def _joining(
+    directory: RunDirectory, placement: Placement, attempt: str, owned: ExitStack
+) -> Joining | None:
+    """How other hosts take part; None if the run has one host."""
+    endpoint = placement.endpoint
+    if endpoint is None:
+        return None
+    hosts = directory.job.most_hosts
+    has_agent = placement.has_own_host and not placement.engine
+    etcd = directory.job.etcd if has_agent else None
+    node = endpoint.first_node(directory.path, attempt, etcd)
+    owned.callback(node.close)
+    # An agent that an engine places may have its successor next to it.
+    return Joining(
+        node=node,
+        address=endpoint.public,
+        limit=hosts - 1 if has_agent else 2 * hosts,
+        collects=not has_agent,
+        # Without an agent here, whatever has started this command starts it again.
+        moves=has_agent,
+    )
+
+
 def _starter(
     directory: RunDirectory,
     options: LaunchOptions,
@@ -176,13 +200,22 @@ def _starter(
     attempt: str,
     log: EventLog,
     exits: ProcessExits,
+    node: str,
 ) -> LocalHosts:
     """Starts agents on this host."""
     interface = None
     if placement.endpoint is not None:
         interface = placement.endpoint.own_interface(directory.path, directory.job.network)
     return LocalHosts(
-        directory, attempt, log, exits, options.forks, options.code, interface, placement.shares
+        directory,
+        attempt,
+        log,
+        exits,
+        options.forks,
+        options.code,
+        interface,
+        placement.shares,
+        node,
     )
 
 
@@ -197,5 +230,5 @@ def _fleet(
     from holdfast.runs.hosts.fleet import Fleet
 
     assert endpoint is not None, "agents of an engine join somewhere"
-    agents = directory.job.hosts
+    agents = directory.job.most_hosts
     return Fleet(engine, agents, directory.path, endpoint.public, coordinator, log)

@@ -123,7 +123,7 @@ class RunForkServer:
             self._exits.tolerate("fork server", ended)
         except HoldfastError:
             if for_memory:
-                killed = oom_killed("the fork server", available().limit)
+                killed = f"the fork server {oom_killed(available().limit)}"
                 raise OutOfMemory(f"{killed}: {memory_advice()}") from None
             raise
         self._tolerated = ended

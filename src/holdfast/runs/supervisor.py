@@ -26,6 +26,8 @@ from holdfast.wire.rpc import RunStateMessage
 TICK_S: Final = 0.1
 """How often progress is shown and controls are looked at, seconds."""
 
+LEAVE_TIMEOUT_S: Final = 30.0
+"""How long another host may take to take over the coordinator of one that leaves."""
 IDLE_STOP_S: Final = 5.0
 """How long a training function may take to come to its first step, once the run is to stop."""
 _BEFORE_STEPS: Final = {"starting", "evaluate"}
@@ -59,6 +61,7 @@ class RunSupervisor:
         self._log = log
         self._controls = controls
         self._stop_requested_at: float | None = None
+        self._leaving_since: float | None = None
         self._owned = ExitStack()
         self._owned.callback(hosts.close)
         self._owned.callback(coordinator.disconnect)  # first, so that it ends with the hosts
@@ -81,7 +84,11 @@ class RunSupervisor:
             self._await_news()
             self._follower.poll(self._coordinator.state)
             if not self._coordinator.is_over:
-                self._check_controls()
+                try:
+                    self._check_controls()
+                except Interrupted:
+                    self._coordinator.abort()
+                    raise
                 self._coordinator.restart_if_ended()
                 self._hosts.replace_lost()
         end = self._coordinator.state
@@ -109,11 +116,10 @@ class RunSupervisor:
             return HoldfastError(state.reason + advice)
         rank, failure = state.root_cause
         log = f"; see {worker_log(self._directory.logs, rank)}"
-        error = (
-            errors.BY_NAME[failure.error](failure.cause)
-            if failure.error
-            else WorkerFailed(state.reason + log + advice, rank=rank)
-        )
+        error: HoldfastError = WorkerFailed(state.reason + log + advice, rank=rank)
+        if failure.error:
+            is_memory = failure.error == errors.OutOfMemory.__name__
+            error = errors.BY_NAME[failure.error](state.reason if is_memory else failure.cause)
         if failure.traceback:
             error.__cause__ = RankTraceback(rank, failure.traceback)
         return error
@@ -126,13 +132,33 @@ class RunSupervisor:
         news.poll(1000 * TICK_S)
         self._coordinator.listen()
 
+    def _leave(self) -> None:
+        """Have this host leave the run, and another one take over its coordinator."""
+        if not self._coordinator.can_move:
+            self._controls.leave = False
+            self._log.event("leave-refused", reason="no other host can take over the coordinator")
+            return
+        if self._leaving_since is None:
+            self._leaving_since = time.monotonic()
+        if time.monotonic() > self._leaving_since + LEAVE_TIMEOUT_S:
+            raise HoldfastError(
+                f"no other host has taken over the run in {LEAVE_TIMEOUT_S:.0f} s; resume it from "
+                "its last checkpoint"
+            )
+        self._hosts.leave()
+
     def _check_controls(self) -> None:
         if self._controls.abort:
             at = f" while {self._hosts.doing}" if self._hosts.doing else ""
             raise Interrupted(f"the run was aborted{at}; resume it from its last checkpoint")
-        waits = self._directory.job.hosts > 1 and not self._coordinator.has_begun
+        waits = self._directory.job.most_hosts > 1 and self._coordinator.lacks_workers
         if self._controls.stop and waits:
-            raise Interrupted("stopped while the run waited for hosts: no step was under way")
+            advice = _advice(self._directory.path)
+            raise Interrupted(
+                f"stopped while the run waited for hosts: no step was under way{advice}"
+            )
+        if self._controls.leave:
+            self._leave()
         now = time.monotonic()
         if self._controls.stop and self._stop_requested_at is None and self._hosts.have_begun():
             self._coordinator.request_stop()

@@ -90,6 +90,10 @@ class NoRun(JobError):
     """There is no run to take part in: no coordinator answers, or its run has ended."""
 
 
+class RunIsOver(NoRun):
+    """The coordinator says that its run has ended."""
+
+
 ANSWERS: Final = TypeAdapter[JoinedMessage | RefusedMessage](
     Annotated[JoinedMessage | RefusedMessage, Field(discriminator="kind")]
 )
@@ -142,7 +146,7 @@ def join(
     )
     answer = _answer(coordinator, token, request, before, time.monotonic() + timeout_s)
     if isinstance(answer, RefusedMessage):
-        kind = NoRun if answer.is_over else JobError
+        kind = RunIsOver if answer.is_over else JobError
         raise kind(f"the coordinator at {coordinator} refuses this host: {answer.reason}")
     authority = answer.authority
     credentials = HostCredentials(
@@ -152,24 +156,31 @@ def join(
     return Joined(message=answer, credentials=credentials)
 
 
-def fetch_job(address: str, credentials: Credentials | None) -> tuple[JobMessage, bytes]:
+def fetch_job(
+    address: str,
+    credentials: Credentials | None,
+    node: str = "",
+    timeout_s: float = FETCH_TIMEOUT_S,
+) -> tuple[JobMessage, bytes]:
     """The job of a run, and its packed sources.
 
     Args:
         address: Address of the coordinator's gRPC service.
         credentials: The agent's.
+        node: Defined in `FetchJobMessage`.
+        timeout_s: Time that it may take.
 
     Raises:
-        JobError: The coordinator does not answer.
+        NoRun: The coordinator does not answer.
         ProtocolError: The sources do not match their digest.
     """
     with open_channel(address, credentials) as channel:
         try:
             job = Service(channel).fetch_job(
-                FetchJobMessage(), timeout=FETCH_TIMEOUT_S, wait_for_ready=True
+                FetchJobMessage(node=node), timeout=timeout_s, wait_for_ready=True
             )
         except grpc.RpcError as error:
-            raise JobError(
+            raise NoRun(
                 f"the coordinator at {address} did not send its job: {details_of(error)}; join "
                 "again"
             ) from None

@@ -1,4 +1,4 @@
-"""Link: a client's stream to the coordinator, reconnected whenever it breaks.
+"""Link: a client's stream to the coordinator, reconnected whenever it breaks or is redirected.
 
 It carries the newest message each way: a message is dropped if a newer one comes before it could be
 sent, and on a new stream the newest is sent again.
@@ -15,8 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 
 from holdfast.errors import JobError
+from holdfast.wire.coordinator_channel import CoordinatorChannel
 from holdfast.wire.messages import Message
-from holdfast.wire.rpc import details_of, open_channel, status_of
+from holdfast.wire.rpc import details_of, status_of
 from holdfast.wire.tls import Credentials
 
 RETRY_S: Final = 0.02
@@ -33,7 +34,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
     """The link of one client; readable, for `select`, when a message has come.
 
     Args:
-        address: The coordinator's, in gRPC's syntax.
+        address: The coordinator's at first, in gRPC's syntax.
         call: Returns the stream to use, given a channel.
         credentials: Defined in `open_channel`.
     """
@@ -63,6 +64,11 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
         return self._wake
 
     @property
+    def address(self) -> str:
+        """The coordinator's address, as it is known now."""
+        return self._address
+
+    @property
     def broken_s(self) -> float:
         """Time since the stream broke, seconds."""
         since = self._broken_since
@@ -82,15 +88,28 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
         """
         with self._changed:
             if self._refusal is not None:
-                raise JobError(
-                    f"the coordinator at {self._address} refuses this agent: {self._refusal}"
-                )
+                raise JobError(self._refusal)
             if self._heard is None:
                 return None
             os.eventfd_read(self._wake)
             heard = self._heard
             self._heard = None
             return heard
+
+    def redirect(self, address: str) -> None:
+        """Reach the coordinator at another address from now on; the newest message is sent again.
+
+        Args:
+            address: The new one, in gRPC's syntax; that of now changes nothing.
+        """
+        with self._changed:
+            if address == self._address:
+                return
+            self._address = address
+            replies = self._replies
+        # The host of the old coordinator may be dead, so that nothing else ends this stream soon.
+        if replies is not None:
+            replies.cancel()
 
     def close(self) -> None:
         """Close the stream."""
@@ -104,8 +123,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
 
     def _keep(self) -> None:
         """Keep a stream until closed."""
-        with open_channel(self._address, self._credentials) as channel:
-            call = self._call(channel)
+        with CoordinatorChannel(lambda: self._address, self._credentials) as channel:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing, RETRY_S if self._stream else 0)
@@ -113,23 +131,31 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
                         return
                     self._stream += 1
                     self._changed.notify_all()  # the last stream's messages end
+                    # Under the lock: a later change of the address finds this stream, and ends it.
+                    address = self._address
+                    call = self._call(channel.get())
                     self._replies = call(self._outgoing(self._stream), wait_for_ready=True)
                 try:
                     for reply in self._replies:
-                        self._hear(reply)
+                        self._hear(reply, address)
                 except grpc.RpcError as error:  # it broke: the next one repeats everything
-                    if status_of(error) in _REFUSED:
-                        self._refuse(error)
+                    if status_of(error) in _REFUSED and self._is_refused(error, address):
                         return
                     self._broken_since = self._broken_since or time.monotonic()
 
-    def _refuse(self, error: grpc.RpcError) -> None:
+    def _is_refused(self, error: grpc.RpcError, address: str) -> bool:
+        """Note that a coordinator refuses this client; returns False if it is the one before."""
         with self._changed:
-            self._refusal = details_of(error)
+            if address != self._address:
+                return False
+            self._refusal = f"the coordinator at {address} refuses this agent: {details_of(error)}"
             os.eventfd_write(self._wake, 1)
+            return True
 
-    def _hear(self, message: Incoming) -> None:
+    def _hear(self, message: Incoming, address: str) -> None:
         with self._changed:
+            if address != self._address:
+                return  # it is of the coordinator before
             if self._heard is None and not self._closing:
                 os.eventfd_write(self._wake, 1)
             self._heard = message

@@ -4,6 +4,8 @@
              ◀───────── DesiredStateMessage ──
     command  ── Watch:  RunRequestMessage ──▶
              ◀───────── RunStateMessage ──────
+             ── Scale:  ScaleMessage ───────▶
+             ◀───────── ScaledMessage ────────
     host     ── FetchJob: FetchJobMessage ──▶
              ◀─────────── JobMessage ─────────
              ── Ship: ShipMessage ──────────▶
@@ -19,13 +21,15 @@ it is sent again. Each end validates what it reads. docs/decisions/0013 says why
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import grpc
 from pydantic import Field
 
 from holdfast.core.code_version import UNKNOWN, CodeVersion
-from holdfast.core.protocol import DesiredState, Failure, Stage, Status, WorkerProgress
+from holdfast.core.protocol import DesiredState, Failure, ResumePoint, Stage, Status, WorkerProgress
 from holdfast.wire.checkpoint_service import CheckpointMessage
 from holdfast.wire.messages import Message
 from holdfast.wire.tls import Credentials
@@ -50,9 +54,15 @@ OPTIONS: Final = (
 
 
 class StatusMessage(Message):
-    """The status of an agent."""
+    """The status of an agent.
+
+    Attributes:
+        status: The status.
+        node: Name of its host in the consensus about the coordinator; empty if it takes no part.
+    """
 
     status: Status
+    node: str = Field(default="", max_length=300)
 
 
 class DesiredStateMessage(Message):
@@ -66,11 +76,72 @@ class DesiredStateMessage(Message):
     key: str = ""
 
 
+class _SharedMessage(Message):
+    """Values of a desired state that are the same for all agents, and grow with their number."""
+
+    members: Mapping[int, str]
+    addresses: Mapping[int, str]
+    resume_point: ResumePoint | None
+
+
+class DesiredStateEncoder:
+    """Encodes desired states: a line of what all agents share, and one of what is an agent's own.
+
+    A generation of a thousand hosts has tens of kilobytes of the first, which is encoded once.
+    """
+
+    def __init__(self) -> None:
+        self._shared: tuple[object, ...] | None = None
+        self._line = b""
+
+    def encode(self, message: DesiredStateMessage) -> bytes:
+        """The bytes of a message; see `load_desired_state`."""
+        desired = message.desired
+        members = desired.members
+        addresses = desired.addresses
+        start = desired.resume_point
+        shared = (members, addresses, start)
+        # The machine never changes these, so that most are the same objects, compared in no time.
+        if shared != self._shared:
+            self._shared = shared
+            self._line = _dump(
+                _SharedMessage(members=members, addresses=addresses, resume_point=start)
+            )
+        own = replace(desired, members={}, addresses={}, resume_point=None)
+        return self._line + b"\n" + _dump(message.model_copy(update={"desired": own}))
+
+
+def load_desired_state(sent: bytes) -> DesiredStateMessage:
+    """The message that `DesiredStateEncoder` has encoded.
+
+    Raises:
+        ValidationError: It is none.
+    """
+    line, _, own = sent.partition(b"\n")
+    shared = _shared_of(line)
+    message = DesiredStateMessage.model_validate_json(own)
+    desired = replace(
+        message.desired,
+        members=shared.members,
+        addresses=shared.addresses,
+        resume_point=shared.resume_point,
+    )
+    return message.model_copy(update={"desired": desired})
+
+
+@lru_cache(maxsize=1)
+def _shared_of(line: bytes) -> _SharedMessage:
+    """What a line says that is the same in each answer of a generation."""
+    return _SharedMessage.model_validate_json(line)
+
+
 class RunRequestMessage(Message):
     """Request of the command that started a run, with what it knows."""
 
     stop: bool = False
     """True if the run must end after the current step."""
+    abort: bool = False
+    """True if the run must end at once, on all hosts."""
     lost: tuple[str, ...] = ()
     """Agents that will not come back."""
     watch: bool = False
@@ -86,6 +157,8 @@ class RunStateMessage(Message):
     result: dict[str, Any] | None
     waiting_for: str = ""
     """Condition without which the run makes no progress, in words; empty if there is none."""
+    lacks_workers: bool = False
+    """True if the run waits for workers of hosts that have not joined, or are lost."""
     is_receiving: bool = False
     """True if a checkpoint is arriving at the coordinator's host."""
     is_awaited: bool = False
@@ -95,7 +168,13 @@ class RunStateMessage(Message):
 
 
 class FetchJobMessage(Message):
-    """A host that has joined asks what it must run."""
+    """A host that has joined asks what it must run.
+
+    Attributes:
+        node: Defined in `StatusMessage`: its agent says it only once it has started.
+    """
+
+    node: str = Field(default="", max_length=300)
 
 
 class JobMessage(Message):
@@ -107,8 +186,9 @@ class JobMessage(Message):
         job: The job, as YAML.
         code: The sources of its task, as a zip file in base64; see `tasks.code`.
         code_sha256: The digest of the zip file.
-        collects: True if the coordinator's host has no agent, so that the others send it metrics
-            and checkpoints.
+        collects: True if the others send metrics and checkpoints to the coordinator's host: it has
+            no agent, or may not have the worker that writes the steps.
+        moves: True if another host takes over the coordinator if its host is lost.
         checkpoint: The newest one of the coordinator's host, for a host that may be the first of a
             resumed run; None if others have the run's state, or there is none.
         profile: The run's profile, as JSON; empty if it has none.
@@ -121,6 +201,7 @@ class JobMessage(Message):
     code: str
     code_sha256: str
     collects: bool = False
+    moves: bool = False
     checkpoint: CheckpointMessage | None = None
     profile: str = ""
     code_version: CodeVersion = UNKNOWN
@@ -146,6 +227,26 @@ class ShippedMessage(Message):
     """Confirmation that the content sent is in the log of the run."""
 
 
+class ScaleMessage(Message):
+    """Request for another number of workers."""
+
+    workers: int = Field(ge=1)
+
+
+class ScaledMessage(Message):
+    """Confirmation that the run trains with so many workers.
+
+    Attributes:
+        before: Workers before.
+        step: Steps committed when they began to train.
+        refusal: Why it does not, in words; empty if it does.
+    """
+
+    before: int = 0
+    step: int = 0
+    refusal: str = ""
+
+
 class Service:
     """The methods of a coordinator.
 
@@ -154,14 +255,12 @@ class Service:
 
     Attributes:
         attend, watch: Take an iterator of messages to send, return one of the answers.
-        fetch_job, ship: Take a message, return the answer.
+        fetch_job, ship, scale: Take a message, return the answer.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.attend: grpc.StreamStreamMultiCallable[StatusMessage, DesiredStateMessage] = (
-            channel.stream_stream(
-                f"/{SERVICE}/Attend", _dump, DesiredStateMessage.model_validate_json
-            )
+            channel.stream_stream(f"/{SERVICE}/Attend", _dump, load_desired_state)
         )
         self.watch: grpc.StreamStreamMultiCallable[RunRequestMessage, RunStateMessage] = (
             channel.stream_stream(f"/{SERVICE}/Watch", _dump, RunStateMessage.model_validate_json)
@@ -171,6 +270,9 @@ class Service:
         )
         self.ship: grpc.UnaryUnaryMultiCallable[ShipMessage, ShippedMessage] = channel.unary_unary(
             f"/{SERVICE}/Ship", _dump, ShippedMessage.model_validate_json
+        )
+        self.scale: grpc.UnaryUnaryMultiCallable[ScaleMessage, ScaledMessage] = channel.unary_unary(
+            f"/{SERVICE}/Scale", _dump, ScaledMessage.model_validate_json
         )
 
 
@@ -202,13 +304,14 @@ def handlers(
     watch: Callable[..., Any],
     fetch_job: Callable[..., Any],
     ship: Callable[..., Any],
+    scale: Callable[..., Any],
 ) -> grpc.GenericRpcHandler:
     """The handlers of a server: two asynchronous generators, given the messages and a context, and
     coroutines that answer one message.
     """
     offered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Attend": grpc.stream_stream_rpc_method_handler(
-            attend, StatusMessage.model_validate_json, _dump
+            attend, StatusMessage.model_validate_json, DesiredStateEncoder().encode
         ),
         "Watch": grpc.stream_stream_rpc_method_handler(
             watch, RunRequestMessage.model_validate_json, _dump
@@ -217,6 +320,9 @@ def handlers(
             fetch_job, FetchJobMessage.model_validate_json, _dump
         ),
         "Ship": grpc.unary_unary_rpc_method_handler(ship, ShipMessage.model_validate_json, _dump),
+        "Scale": grpc.unary_unary_rpc_method_handler(
+            scale, ScaleMessage.model_validate_json, _dump
+        ),
     }
     return grpc.method_handlers_generic_handler(SERVICE, offered)
 

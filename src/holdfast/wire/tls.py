@@ -4,7 +4,7 @@ A run on several hosts has a certificate authority of its own (`coordinator.auth
 certificate names its owner's run, host and role as a URI:
 
     holdfast://<run>/<host>/coordinator   serves
-    holdfast://<run>/<host>/agent         speaks for its host to the coordinator
+    holdfast://<run>/<host>/agent         speaks for its host to the coordinator and other hosts
     holdfast://<run>/<host>/data          exchanges gradients and state with other workers
 """
 

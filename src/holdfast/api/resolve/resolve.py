@@ -61,7 +61,7 @@ def resolved_shards(
     """
     if job.workers == 1:
         yield job, options
-    elif job.hosts > 1 or placement.engine is not None:
+    elif job.most_hosts > 1 or placement.engine is not None:
         yield with_best_shards(job, options, placement), options
     else:
         with _lending(job, options) as lent:

@@ -71,8 +71,8 @@ def with_best_shards(
         Interrupted: A signal ended a trial.
         HoldfastError: The job fails.
     """
-    if job.hosts > 1 or placement.engine is not None:
-        where = "several hosts are" if job.hosts > 1 else "another host is"
+    if job.most_hosts > 1 or placement.engine is not None:
+        where = "several hosts are" if job.most_hosts > 1 else "another host is"
         say(KEY, f"{job.shards} shards; {where} not measured yet, so give a better number if known")
         return job
     counts = candidates(job)
@@ -90,7 +90,7 @@ def with_best_shards(
 
 def candidates(job: TrainJob) -> list[int]:
     """The numbers of shards to try: each worker and each shard has something to compute."""
-    least = job.max_workers or job.workers
+    least = job.most_workers
     most = min(job.batch, MAX_SHARDS)
     doubled = [least << doublings for doublings in range(DOUBLINGS + 1)]
     return [least, *(count for count in doubled[1:] if count <= most)]

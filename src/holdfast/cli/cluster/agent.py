@@ -1,18 +1,25 @@
-"""`holdfast agent`: work for a run that another host has started."""
+"""`holdfast agent` and `leave`: work for a run that another host has started, until it leaves."""
 
 from __future__ import annotations
 
 import sys
+import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from holdfast.api.taken_over import TakenOver
 from holdfast.cli.arguments import Metrics, Profile, metrics_address, profiles
-from holdfast.errors import JobError
+from holdfast.errors import HoldfastError, JobError
+from holdfast.record import registry
 from holdfast.runs.hosts import joining_agent
 from holdfast.sinks.prometheus.served_metrics import metrics_of_host
+
+LEAVE_TIMEOUT_S: Final = 60.0
+"""How long an agent may take to end its workers, seconds."""
+TICK_S: Final = 0.1
 
 
 def agent(
@@ -56,4 +63,21 @@ def agent(
         spawned=context.obj,
         profile=known,
         serving=None if served is None else partial(metrics_of_host, served),
+        attend=TakenOver,
     )
+
+
+def leave(
+    run: Annotated[str, typer.Argument(help="Run directory of this host.")],
+) -> None:
+    """Have this host leave a run, which continues on the others; wait until it has left."""
+    process = registry.find(run).leave()
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    while process.is_alive:
+        if time.monotonic() > deadline:
+            raise HoldfastError(
+                f"this host has not left {run} after {LEAVE_TIMEOUT_S:.0f} s; `holdfast events "
+                f"{run}` may say why, or end its process, {process.pid}"
+            )
+        time.sleep(TICK_S)
+    print(f"this host has left {run}")

@@ -22,7 +22,7 @@ from holdfast.cli.arguments import (
     metrics_address,
     profiles,
 )
-from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at
+from holdfast.cli.cluster.joining import Address, Port, announcing, endpoint_at, host_range
 from holdfast.cli.ending import run_and_print
 from holdfast.errors import JobError
 from holdfast.job import load
@@ -45,8 +45,12 @@ def coordinator(
     ] = None,
     overrides: Overrides = None,
     hosts: Annotated[
-        int, typer.Option(min=2, help="Hosts that the run begins with, this one included.")
-    ] = 2,
+        str | None,
+        typer.Option(
+            help="Hosts that the run begins with, this one included, and MIN:MAX if more may join "
+            "while it trains; default: those of the job, or 2.",
+        ),
+    ] = None,
     no_workers: Annotated[
         bool,
         typer.Option("--no-workers", help="Train on the other hosts only, which are all --hosts."),
@@ -72,7 +76,7 @@ def coordinator(
     if no_workers and chosen.workers == AUTO:
         raise JobError("workers=auto measures this host; with --no-workers, give a number of them")
     endpoint = endpoint_at(address, port)
-    others = hosts if no_workers else hosts - 1
+    others = chosen.most_hosts if no_workers else chosen.most_hosts - 1
     run_and_print(
         partial(
             run_job,
@@ -93,16 +97,24 @@ def coordinator(
     )
 
 
-def _request(words: list[str], hosts: int, begun: Path | None) -> TrainRequest:
+def _request(words: list[str], hosts: str | None, begun: Path | None) -> TrainRequest:
     """The job that the words of the command line name, or that of a run that has begun."""
-    keys = [*words, f"hosts={hosts}"]
-    is_named = "=" not in keys[0].partition(":")[0]
+    counts = {} if hosts is None else host_range("--hosts", hosts)
+    is_one = counts.get("max_hosts") == 1 or (not counts and "hosts=1" in words)
+    if is_one:
+        raise JobError("hosts=1 needs no coordinator; run holdfast train, or name more --hosts")
+    chosen = _of_words([*words, *(f"{key}={count}" for key, count in counts.items())], begun)
+    return chosen if chosen.most_hosts > 1 else _of_words([*words, "hosts=2"], begun)
+
+
+def _of_words(words: list[str], begun: Path | None) -> TrainRequest:
+    is_named = bool(words) and "=" not in words[0].partition(":")[0]
     if is_named:
-        return load.load(keys[0], keys[1:])
+        return load.load(words[0], words[1:])
     if begun is None:
         raise JobError("name a job; only --resume with --run takes it from the run directory")
     RunDirectory.job_of(begun)  # else it names a better remedy
-    return load.resumed(begun, keys)
+    return load.resumed(begun, words)
 
 
 def _next_commands(result: RunResult) -> dict[str, list[str]]:

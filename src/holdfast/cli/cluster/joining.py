@@ -23,6 +23,23 @@ Port = Annotated[
 ]
 
 
+def host_range(option: str, value: str) -> dict[str, int]:
+    """The keys in `N` or `MIN:MAX` hosts.
+
+    Args:
+        option: The option whose value it is, for the error.
+        value: The value.
+
+    Raises:
+        JobError: It is neither.
+    """
+    least, colon, most = value.partition(":")
+    numbers = [each for each in (least, most or least) if each.isdecimal()]
+    if len(numbers) < 2 or bool(colon) != bool(most) or not 1 <= int(least) <= int(most or least):
+        raise JobError(f"{option} {value}: give a number of hosts, or the fewest and the most: 2:4")
+    return {"hosts": int(least), "max_hosts": int(most or least)}
+
+
 def endpoint_at(address: str | None, port: int) -> Endpoint:
     """Endpoint that the others connect to.
 

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import JobName, Overrides
+from holdfast.cli.cluster.joining import host_range
 from holdfast.clusters.render.kustomize import kubernetes as kubernetes_files
 from holdfast.clusters.render.objects import write
-from holdfast.clusters.render.plan import amounts_on_host, plan_of
+from holdfast.clusters.render.plan import plan_of
 from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
 from holdfast.job.train_job import TrainJob
@@ -18,7 +19,9 @@ from holdfast.sinks.prometheus import files
 
 app = typer.Typer(help="Write files with which a cluster manager runs a job.", no_args_is_help=True)
 
-Hosts = Annotated[int, typer.Option(min=2, help="Hosts that the run begins with.")]
+Hosts = Annotated[
+    str, typer.Option(help="Hosts of the run; MIN:MAX if it begins with MIN, and more may join.")
+]
 
 
 @app.command("kubernetes")
@@ -31,7 +34,7 @@ def kubernetes(
         Path, typer.Option(help="Folder to write; files of the same names are replaced.")
     ],
     overrides: Overrides = None,
-    hosts: Hosts = 2,
+    hosts: Hosts = "2",
     namespace: Annotated[
         str | None, typer.Option(help="Namespace of all objects; default: the name of the job.")
     ] = None,
@@ -51,12 +54,13 @@ def kubernetes(
 
 
 @app.command("slurm")
-def slurm(job: JobName, overrides: Overrides = None, hosts: Hosts = 2) -> None:
+def slurm(job: JobName, overrides: Overrides = None, hosts: Hosts = "2") -> None:
     """Print a script for sbatch, which is requeued with a checkpoint when it is preempted."""
     chosen = _job(job, overrides, hosts)
     words = [job, *(overrides or [])]
-    print(sbatch(chosen.name, chosen.hosts, amounts_on_host(chosen), words), end="")
+    print(sbatch(chosen, words), end="")
 
 
-def _job(job: str, overrides: list[str] | None, hosts: int) -> TrainJob:
-    return load.load(job, [*(overrides or []), f"hosts={hosts}"]).resolved()
+def _job(job: str, overrides: list[str] | None, hosts: str) -> TrainJob:
+    counts = [f"{key}={count}" for key, count in host_range("--hosts", hosts).items()]
+    return load.load(job, [*(overrides or []), *counts]).resolved()

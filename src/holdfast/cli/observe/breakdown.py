@@ -30,8 +30,8 @@ def breakdown(
     rows = observed.rows(json_lines.read(path / METRICS), steps)
     if not rows:
         raise JobError(
-            f"{path} has recorded no step: scripts have none, and other runs have none before "
-            "their first; pass another run directory"
+            f"{path} has recorded no step: a run has none before its first, and a script may make "
+            "none; pass another run directory"
         )
     events = list(json_lines.read(path / EVENTS))
     bottleneck = observed.bottleneck(events)
@@ -43,7 +43,8 @@ def breakdown(
     console.width = max(console.width, MIN_WIDTH) if not console.is_terminal else console.width
     console.print(_table(rows))
     for rank, cap in caps.items():
-        print(f"rank {rank} ran out of memory: it computes at most {cap} shards of a step")
+        most = f"it computes at most {cap} shard{'s'[: cap > 1]} of a step"
+        print(f"rank {rank} ran out of memory: {most if cap else 'the others compute its shards'}")
     if bottleneck:
         print(bottleneck)
 

@@ -55,7 +55,8 @@ def _row(record: Record, brief: Brief, now: float) -> dict[str, Any]:
         "id": record.id, "job": record.job, "engine": record.engine, "state": brief.state.name,
         "reason": brief.state.reason, "step": brief.step,
         "last_event": history.words(event) if event else "",
-        "last_event_age_s": round(now - event["time_unix_s"], 3) if event else None,
+        # It may have happened since `now`.
+        "last_event_age_s": max(0.0, round(now - event["time_unix_s"], 3)) if event else None,
         "directory": str(record.directory),
     }  # fmt: skip
 

@@ -1,8 +1,10 @@
 """Collector: sends the checkpoints of this host to the coordinator's, which has no agent.
 
 A thread offers the newest checkpoint and sends it if the coordinator says so; mostly another host
-is sending it already. So no worker and no agent waits for it. At the end of the run this host
-stays until the coordinator has the newest checkpoint: another host may be lost while it sends it.
+is sending it already. So no worker and no agent waits for it. If the coordinator moves to another
+host, that one is offered the newest; while it is on this host, nothing is sent. At the end of the
+run this host stays until the coordinator has the newest checkpoint: another host may be lost while
+it sends it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from holdfast.wire.checkpoint_service import (
     OfferResult,
     transfer_timeout_s,
 )
-from holdfast.wire.rpc import open_channel
+from holdfast.wire.coordinator_channel import CoordinatorChannel, answer_of
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.3
@@ -43,11 +45,14 @@ class Collector:
 
     Args:
         run_dir: The run's directory on this host.
-        address: Address of the coordinator's gRPC service.
+        address: Returns the present address of the coordinator's gRPC service; empty while this
+            host coordinates the run.
         credentials: The agent's.
     """
 
-    def __init__(self, run_dir: Path, address: str, credentials: Credentials | None) -> None:
+    def __init__(
+        self, run_dir: Path, address: Callable[[], str], credentials: Credentials | None
+    ) -> None:
         self._run_dir = run_dir
         self._address = address
         self._credentials = credentials
@@ -55,7 +60,7 @@ class Collector:
         self._newest: tuple[str, CheckpointMessage] | None = None  # with its name
         self._settled = ""  # the newest one that needs not be offered again
         self._failures = 0  # in a row
-        self._sending: grpc.Future[OfferedMessage] | None = None
+        self._target = ""  # the address of the coordinator that these are about
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._work, name="collector", daemon=True)
@@ -75,37 +80,45 @@ class Collector:
         """End it at once; a checkpoint that was under way is lost."""
         self._abandoned.set()
         self._finishing.set()
-        if self._sending is not None:
-            self._sending.cancel()
         self._thread.join(OFFER_TIMEOUT_S + 1)
 
     def _work(self) -> None:
-        with open_channel(self._address, self._credentials) as channel:
-            service = CheckpointService(channel)
+        with CoordinatorChannel(lambda: self._target, self._credentials) as channel:
             while not self._finishing.wait(self._delay_s()):
-                self._offer_newest(service)
-            self._offer_last(service)
+                self._offer_newest(channel)
+            self._offer_last(channel)
 
-    def _offer_last(self, service: CheckpointService) -> None:
+    def _offer_last(self, channel: CoordinatorChannel) -> None:
         """Offer the newest checkpoint until the coordinator has it, cannot take it, or is gone."""
         self._settled = ""
         self._newest = None  # one of the same step may have replaced it
         began = heard_at = time.monotonic()
-        while not self._abandoned.is_set() and (result := self._offer_newest(service)) not in _DONE:
+        while not self._abandoned.is_set():
+            asked = self._target
+            if (result := self._offer_newest(channel)) in _DONE:
+                return
             now = time.monotonic()
-            heard_at = heard_at if result is None else now
+            # One that the run has moved to meanwhile may take as long to answer.
+            heard_at = heard_at if result is None and asked == self._target else now
             if now > min(heard_at + OFFER_TIMEOUT_S, began + self._limit_s()):
                 return
             self._abandoned.wait(self._delay_s())
 
-    def _offer_newest(self, service: CheckpointService) -> OfferResult | None:
+    def _offer_newest(self, channel: CoordinatorChannel) -> OfferResult | None:
         """Offer the newest checkpoint, and send it if it is asked for; None if that failed."""
+        if (address := self._address()) != self._target:  # of what that one has, nothing is known
+            self._target = address
+            self._settled = ""
+            self._failures = 0
+        if not address:
+            return OfferResult.STORED
+        service = CheckpointService(channel.get())
         try:
             newest = self._look()
             if newest is None or newest[0] == self._settled:
                 return OfferResult.STORED
             name, checkpoint = newest
-            result = service.offer(checkpoint, timeout=OFFER_TIMEOUT_S).result
+            result = self._answer(service.offer.future(checkpoint, timeout=OFFER_TIMEOUT_S))
             if result is OfferResult.SEND:
                 result = self._send(service, name, checkpoint)
         except (grpc.RpcError, grpc.FutureCancelledError):
@@ -134,12 +147,16 @@ class Collector:
                 self._pieces(store, name, checkpoint),
                 timeout=transfer_timeout_s(checkpoint.size_bytes),
             )
-            self._sending = call
-            if self._abandoned.is_set():  # it may not have seen this call
-                call.cancel()
-            result = call.result().result
+            result = self._answer(call)
         self._failures = 0
         return result
+
+    def _answer(self, call: grpc.Future[OfferedMessage]) -> OfferResult:
+        """Answer of the coordinator, if it is of use."""
+        return answer_of(call, self._is_over).result
+
+    def _is_over(self) -> bool:
+        return self._abandoned.is_set() or self._address() != self._target
 
     def _pieces(
         self, store: CheckpointStore, name: str, checkpoint: CheckpointMessage

@@ -13,11 +13,16 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import JobError
 from holdfast.rundir.run_directory import SECRETS, TOKEN
 from holdfast.wire.tls import HostCredentials, Role
+
+if TYPE_CHECKING:
+    from holdfast.coordinator.replicated_journal import RunSecrets
+    from holdfast.job.settings import EtcdSettings
+    from holdfast.runs.replication.host_node import Node
 
 DEFAULT_PORT: Final = 50051
 _ADDRESS: Final = "address"
@@ -60,6 +65,30 @@ class Endpoint:
                     "another --port or --address, or end what has the port"
                 ) from None
 
+    def first_node(self, run_dir: Path, attempt: str, etcd: EtcdSettings | None) -> Node:
+        """The node of the coordinator's own host, which begins the journal.
+
+        Args:
+            run_dir: The run's directory.
+            attempt: Names this start of the run.
+            etcd: The cluster that keeps the journal; None if hosts do.
+
+        Raises:
+            HoldfastError: The cluster does not answer, or cannot be trusted.
+        """
+        from holdfast.coordinator.authority import Authority
+        from holdfast.coordinator.replicated_journal import JournalRecord
+        from holdfast.runs.replication.etcd_node import EtcdNode, prefix_of
+        from holdfast.runs.replication.node import ConsensusNode
+
+        first = JournalRecord(secrets=read_secrets(run_dir)).encoded
+        if etcd is not None:
+            return EtcdNode(etcd, prefix_of(run_dir, attempt), self.address, first)
+        authority = Authority.load(run_dir / SECRETS)
+        node = ConsensusNode(self.address, authority.issue("first", Role.AGENT), begins=True)
+        node.append(first)
+        return node
+
     def own_interface(self, run_dir: Path, network: str) -> Interface:
         """The interface of the coordinator's own host, whose agent needs no certificate."""
         from holdfast.coordinator.authority import Authority
@@ -97,6 +126,41 @@ def make_secrets(run_dir: Path, endpoint: Endpoint) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     Authority.create(folder)
     write_secret(folder / GENERATION_SECRET, secrets.token_bytes(32))
+    write_secret(folder / _ADDRESS, endpoint.public.encode())
+    tokens.forget(folder)
+
+
+def read_secrets(run_dir: Path) -> RunSecrets:
+    """The secrets of this start of a run, for a host that takes over its coordinator."""
+    from holdfast.coordinator.admission import GENERATION_SECRET
+    from holdfast.coordinator.authority import AUTHORITY, COORDINATOR
+    from holdfast.coordinator.replicated_journal import RunSecrets
+
+    folder = run_dir / SECRETS
+    return RunSecrets(
+        authority=(folder / AUTHORITY).read_text(encoding="utf-8"),
+        coordinator=(folder / COORDINATOR).read_text(encoding="utf-8"),
+        generation_key=(folder / GENERATION_SECRET).read_bytes().hex(),
+    )
+
+
+def take_secrets(run_dir: Path, secrets: RunSecrets, endpoint: Endpoint) -> None:
+    """Keep the secrets of a run whose coordinator this host takes over.
+
+    Args:
+        run_dir: The run's directory on this host.
+        secrets: The run's.
+        endpoint: Address at which it listens from now on.
+    """
+    from holdfast.coordinator import tokens
+    from holdfast.coordinator.admission import GENERATION_SECRET
+    from holdfast.coordinator.authority import AUTHORITY, COORDINATOR, write_secret
+
+    folder = run_dir / SECRETS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_secret(folder / AUTHORITY, secrets.authority.encode())
+    write_secret(folder / COORDINATOR, secrets.coordinator.encode())
+    write_secret(folder / GENERATION_SECRET, bytes.fromhex(secrets.generation_key))
     write_secret(folder / _ADDRESS, endpoint.public.encode())
     tokens.forget(folder)
 

@@ -98,6 +98,9 @@ class Fleet:
         self._look()
         return any(place.state in _UP for place in self._places.values())
 
+    def leave(self) -> None:
+        """Implements `Hosts.leave`."""
+
     def close(self) -> None:
         """Implements `Hosts.close`."""
         for name, place in self._places.items():

@@ -51,6 +51,9 @@ class Hosts(Protocol):
             HoldfastError: Others would not do better, or hosts are lost too often.
         """
 
+    def leave(self) -> None:
+        """Have the host of this process leave the run, if it has workers; repeated until it has."""
+
     def are_up(self) -> bool:
         """True while any host has not ended."""
 
@@ -81,6 +84,9 @@ class JoiningHosts:
 
     def replace_lost(self) -> None:
         """Implements `Hosts.replace_lost`."""
+
+    def leave(self) -> None:
+        """Implements `Hosts.leave`."""
 
     def are_up(self) -> bool:
         """Implements `Hosts.are_up`."""

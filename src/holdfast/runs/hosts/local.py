@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.launch.child import Child, Forker
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import Spawned
+from holdfast.linux.lifeline import LEAVE
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import RunPaths
 from holdfast.runs.hosts.endpoint import Interface
@@ -48,6 +49,7 @@ class LocalHost:
         interface: To other hosts, if there are any.
         shares: Shares of its workers; none: all of this host.
         forks: Forks the agent, if it can.
+        node: Defined in `StatusMessage`.
 
     Attributes:
         name: The same.
@@ -65,13 +67,14 @@ class LocalHost:
         interface: Interface | None,
         shares: tuple[Share, ...],
         forks: Forker | None,
+        node: str = "",
     ) -> None:
         self.name = name
         self._fork_server = fork_server
         self._exits = exits
         self._is_attached = False
         with ExitStack() as undo:
-            self._arena = arena = Arena.create(directory.job.workers)
+            self._arena = arena = Arena.create(directory.job.most_workers)
             undo.callback(arena.close)
             self._socket, far = socket.socketpair()
             undo.callback(self._socket.close)
@@ -80,6 +83,7 @@ class LocalHost:
                 "run-dir": directory.path,
                 "attempt": attempt,
                 "address": address,
+                "node": node,
                 "arena": arena.fd,
                 "forks": far.fileno(),
                 "shares": SHARES.dump_json(shares).decode(),
@@ -129,6 +133,10 @@ class LocalHost:
         """Why the run has failed, as the agent was told; empty if it has not."""
         return self.agent.last_output_line() if self.agent.status == RUN_FAILED else ""
 
+    def leave(self) -> None:
+        """Have the host leave the run; its agent ends once the coordinator knows."""
+        self.agent.send(LEAVE)
+
     def lose(self) -> None:
         """Note that the host is lost, and release what it held.
 
@@ -165,7 +173,7 @@ class LocalHosts:
         exits: Counts the ends of agents and fork servers.
         fork_server, code: See `RunForkServer`.
         interface: To other hosts, if there are any.
-        shares: See `LocalHost`.
+        shares, node: See `LocalHost`.
     """
 
     def __init__(
@@ -178,8 +186,10 @@ class LocalHosts:
         code: bytes | None,
         interface: Interface | None = None,
         shares: tuple[Share, ...] = (),
+        node: str = "",
     ) -> None:
         self._interface = interface
+        self._node = node
         self._shares = shares
         self._forks = fork_server
         self._directory = directory
@@ -212,6 +222,7 @@ class LocalHosts:
             self._interface,
             self._shares,
             self._forks,
+            self._node,
         )
         self._log.event("agent-started", host=name, pid=host.agent.pid)
         return host
@@ -235,6 +246,7 @@ class OwnHost:
         self._coordinator = coordinator
         self._number = 0
         self._has_begun = False
+        self._is_leaving = False
         self._host = self._start()
 
     @property
@@ -254,12 +266,20 @@ class OwnHost:
         """Implements `Hosts.replace_lost`."""
         state = self._host.state()
         self._has_begun |= state is HostState.UP
+        if self._is_leaving and state in (HostState.LEFT, HostState.LOST):
+            self._coordinator.hand_over()
+            return
         if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
             return
         if state in (HostState.LEFT, HostState.LOST):
             self._host.lose()
             self._coordinator.report_lost(self._host.name)
             self._host = self._start()
+
+    def leave(self) -> None:
+        """Implements `Hosts.leave`."""
+        self._is_leaving = True
+        self._host.leave()
 
     def are_up(self) -> bool:
         """Implements `Hosts.are_up`."""

@@ -2,7 +2,8 @@
 
 A thread reads the logs, a piece at a time, and sends the next once the last was answered. So no
 worker and no agent waits for it, and what a host sends is bounded. If the coordinator is away, it
-waits: the logs are on this host's disk.
+waits: the logs are on this host's disk. If the coordinator moves to another host, that one gets
+what follows; while it is on this host, the logs are the run's record already, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,8 @@ import grpc
 
 from holdfast.rundir.follow import ByteTail, Cursor, JsonTail, StepTail, end_of
 from holdfast.rundir.run_directory import EVENTS, METRICS, SYSTEM
-from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage, open_channel
+from holdfast.wire.coordinator_channel import CoordinatorChannel, answer_of
+from holdfast.wire.rpc import MAX_SHIPPED_BYTES, Service, ShipMessage
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.2
@@ -48,7 +50,8 @@ class Shipper:
 
     Args:
         run_dir: The run's directory on this host.
-        address: Address of the coordinator's gRPC service.
+        address: Returns the present address of the coordinator's gRPC service; empty while this
+            host coordinates the run.
         credentials: The agent's.
         cursors: Moved as logs are sent.
         metrics: Lines that are appended to the metrics, if the coordinator collects them.
@@ -57,7 +60,7 @@ class Shipper:
     def __init__(
         self,
         run_dir: Path,
-        address: str,
+        address: Callable[[], str],
         credentials: Credentials | None,
         cursors: Cursors,
         metrics: StepTail | None = None,
@@ -70,6 +73,8 @@ class Shipper:
         self._steps = deque[bytes]()
         self._system = JsonTail(run_dir / SYSTEM, end_of(run_dir / SYSTEM))
         self._samples = deque[bytes](maxlen=MAX_SAMPLES)
+        self._target = ""  # the address that is sent to
+        self._is_announced = False  # there
         self._closing = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._work, name="shipper", daemon=True)
@@ -84,48 +89,68 @@ class Shipper:
         self._thread.join(FLUSH_TIMEOUT_S + 1)
 
     def _work(self) -> None:
-        with open_channel(self._address, self._credentials) as channel:
-            service = Service(channel)
-            self._announce(service)  # the coordinator waits for the end of what has begun
+        with CoordinatorChannel(lambda: self._target, self._credentials) as channel:
             while not self._closing.is_set():
-                self._send_new(service, is_end=False)
+                self._follow(channel, is_end=False)
                 self._closing.wait(INTERVAL_S)
-            while not self._send_new(service, is_end=True) and time.monotonic() < self._deadline:
+            while not self._follow(channel, is_end=True) and time.monotonic() < self._deadline:
                 time.sleep(INTERVAL_S)
-            self._announce(service, is_last=True)
+            if self._target:
+                self._announce(channel, is_last=True)
 
-    def _announce(self, service: Service, *, is_last: bool = False) -> None:
-        """Tell the coordinator that logs are sent from now on, or that all were."""
+    def _follow(self, channel: CoordinatorChannel, *, is_end: bool) -> bool:
+        """Send what is new to the coordinator where it is now; returns whether all was sent."""
+        if (address := self._address()) != self._target:
+            self._target = address
+            self._is_announced = False
+        with suppress(OSError):
+            self._read_lines()
+        if not address:
+            self._skip_new()
+            return True
+        # A coordinator waits for the end of what has begun.
+        self._is_announced = self._is_announced or self._announce(channel)
+        return self._is_announced and self._send_new(channel, is_end=is_end)
+
+    def _announce(self, channel: CoordinatorChannel, *, is_last: bool = False) -> bool:
+        """Tell the coordinator that logs are sent from now on, or that all were; returns True if it
+        knows.
+        """
         end = self._cursors.get(EVENTS, Cursor()).position
-        self._send(service, EVENTS, b"", end, is_last=is_last)
+        return self._send(channel, EVENTS, b"", end, is_last=is_last)
 
-    def _send_new(self, service: Service, *, is_end: bool) -> bool:
+    def _skip_new(self) -> None:
+        """Pass over what is new: it is in the record of the run, which this host keeps now."""
+        self._steps.clear()
+        self._samples.clear()
+        with suppress(OSError):
+            self._cursors.update(ends_of(self._run_dir))
+
+    def _read_lines(self) -> None:
+        """Queue the new steps and samples.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        if self._metrics is not None:
+            self._steps += (json.dumps(line).encode() + b"\n" for line in self._metrics())
+        self._samples += (json.dumps(line).encode() + b"\n" for line in self._system())
+
+    def _send_new(self, channel: CoordinatorChannel, *, is_end: bool) -> bool:
         """Send what is new; returns whether all of it was sent."""
-        if not (self._send_steps(service) and self._send_samples(service)):
+        if not self._send_lines(channel, METRICS, self._steps):
+            return False
+        if not self._send_lines(channel, SYSTEM, self._samples):
             return False
         while pieces := list(self._pieces(is_end=is_end)):
             for file, piece, following in pieces:  # of each log in turn
                 offset = following.position - len(piece)
-                if not self._send(service, file, piece, offset):
+                if not self._send(channel, file, piece, offset):
                     return False
                 self._cursors[file] = following
         return True
 
-    def _send_steps(self, service: Service) -> bool:
-        """Send the steps that were committed; returns whether all were sent."""
-        if self._metrics is None:
-            return True
-        with suppress(OSError):
-            self._steps += (json.dumps(line).encode() + b"\n" for line in self._metrics())
-        return self._send_lines(service, METRICS, self._steps)
-
-    def _send_samples(self, service: Service) -> bool:
-        """Send what this host uses; returns whether all was sent."""
-        with suppress(OSError):
-            self._samples += (json.dumps(line).encode() + b"\n" for line in self._system())
-        return self._send_lines(service, SYSTEM, self._samples)
-
-    def _send_lines(self, service: Service, file: str, lines: deque[bytes]) -> bool:
+    def _send_lines(self, channel: CoordinatorChannel, file: str, lines: deque[bytes]) -> bool:
         """Send lines, and remove them as they have arrived; returns whether all have."""
         while lines:
             count = 0
@@ -134,7 +159,7 @@ class Shipper:
                 size += len(lines[count])
                 count += 1
             piece = b"".join(islice(lines, count))
-            if piece and not self._send(service, file, piece):
+            if piece and not self._send(channel, file, piece):
                 return False
             for _ in range(count or 1):  # one that is too long is lost
                 lines.popleft()
@@ -151,25 +176,37 @@ class Shipper:
                     yield file, piece, tail.cursor
 
     def _send(
-        self, service: Service, file: str, piece: bytes, offset: int = 0, *, is_last: bool = False
+        self,
+        channel: CoordinatorChannel,
+        file: str,
+        piece: bytes,
+        offset: int = 0,
+        *,
+        is_last: bool = False,
     ) -> bool:
         """Send a piece of a log; returns True if it has arrived.
 
         Args:
-            service: The coordinator's.
+            channel: To the coordinator.
             file: Name of the log.
             piece: Some of its lines.
             offset: Place of the piece in the log, bytes; without a meaning for metrics and samples.
             is_last: True if nothing more comes.
         """
+        if self._has_moved():  # the one before may still answer, and what it gets is lost
+            return False
         message = ShipMessage(
             file=file, offset=offset, content=base64.b64encode(piece).decode(), is_last=is_last
         )
+        call = Service(channel.get()).ship.future(message, timeout=FLUSH_TIMEOUT_S)
         try:
-            service.ship(message, timeout=FLUSH_TIMEOUT_S)
-        except grpc.RpcError:
+            answer_of(call, self._has_moved)
+        except (grpc.RpcError, grpc.FutureCancelledError):
             return False
         return True
+
+    def _has_moved(self) -> bool:
+        return self._address() != self._target
 
 
 def _logs(run_dir: Path) -> Iterator[tuple[str, Path]]:

@@ -1,0 +1,185 @@
+"""EtcdJournal: the leader and the journal of one start of a run, as keys of etcd.
+
+    leader            the node that leads, bound to its lease
+    journal/00000001  the entries, in order
+    coordinator       address and port where hosts join, once the coordinator has moved
+
+Only a leader writes. Each of its transactions compares the revision at which its leader key was
+made: so one that was replaced can write nothing, whatever it believes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError
+from holdfast.job.settings import EtcdSettings
+from holdfast.runs.replication.etcd_client import EtcdClient, Fields, decoded, encoded
+
+LEASE_S: Final = 5
+"""Time after which a leader that is silent is replaced, seconds: longer than members of etcd take
+to elect a leader of theirs, which is about two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalView:
+    """The keys at one moment.
+
+    Attributes:
+        leader: The node that leads; empty if none does.
+        lease: The lease of the leader.
+        revision: The revision at which its key was made.
+        coordinator: Address and port where hosts join; empty if none was announced.
+        has_journal: False once the run is over, or before it has begun.
+        entries: The entries after those that are known.
+    """
+
+    leader: str
+    lease: str
+    revision: int
+    coordinator: str
+    has_journal: bool
+    entries: tuple[str, ...]
+
+
+class EtcdJournal:
+    """The keys of one start of a run. All methods wait for etcd.
+
+    Args:
+        settings: The cluster.
+        prefix: What the keys begin with.
+
+    Raises:
+        HoldfastError: By all methods, if etcd does not answer.
+    """
+
+    def __init__(self, settings: EtcdSettings, prefix: str) -> None:
+        self._etcd = EtcdClient(settings)
+        self._prefix = prefix
+
+    def view(self, known: int) -> JournalView:
+        """The keys as they are now.
+
+        Args:
+            known: Number of entries that the caller has.
+        """
+        ranges: list[Fields] = [
+            {"key": self._key("leader")},
+            {"key": self._key("coordinator")},
+            {"key": self._entry(1), "keys_only": True},
+            {"key": self._entry(known + 1), "range_end": self._key("journal0")},
+        ]
+        answer = self._etcd.ask("kv/txn", {"success": [{"request_range": each} for each in ranges]})
+        leaders, coordinators, begun, entries = (
+            each["response_range"].get("kvs", []) for each in answer["responses"]
+        )
+        leader = leaders[0] if leaders else {}
+        return JournalView(
+            leader=_value(leader),
+            lease=leader.get("lease", "0"),
+            revision=int(leader.get("create_revision", 0)),
+            coordinator=_value(coordinators[0]) if coordinators else "",
+            has_journal=bool(begun),
+            entries=tuple(map(_value, entries)),
+        )
+
+    def lease(self) -> str:
+        """A new lease."""
+        return str(self._etcd.ask("lease/grant", {"TTL": str(LEASE_S)})["ID"])
+
+    def renew(self, lease: str) -> bool:
+        """Renew a lease; returns False if it has ended."""
+        answer = self._etcd.ask("lease/keepalive", {"ID": lease})
+        return int(answer["result"].get("TTL", 0)) > 0
+
+    def revoke(self, lease: str) -> None:
+        """End a lease, and the leader key with it."""
+        self._etcd.ask("lease/revoke", {"ID": lease})
+
+    def begin(self, node: str, lease: str, first: str) -> JournalView:
+        """Make a node the leader of a run that begins.
+
+        Args:
+            node: Its name.
+            lease: Its lease.
+            first: The first entry of the journal.
+        """
+        self._write(
+            [_compared(self._entry(1), "EQUAL", "VERSION", 0)],
+            [_put(self._key("leader"), node, lease), _put(self._entry(1), first)],
+        )
+        view = self.view(0)
+        if view.leader != node:
+            raise HoldfastError("etcd answers too slowly to keep a lease; see its logs")
+        return view
+
+    def take(self, node: str, lease: str) -> None:
+        """Make a node the leader of a run that has none; `view` tells whether it has become that.
+
+        Args:
+            node: Its name.
+            lease: Its lease.
+        """
+        self._write(
+            [
+                _compared(self._key("leader"), "EQUAL", "CREATE", 0),
+                _compared(self._entry(1), "GREATER", "VERSION", 0),
+            ],
+            [_put(self._key("leader"), node, lease)],
+        )
+
+    def append(self, revision: int, number: int, entry: str) -> bool:
+        """Append an entry; returns False if the caller leads no longer.
+
+        Args:
+            revision: The caller's.
+            number: The number of the entry, counted from 1.
+            entry: The entry, encoded.
+        """
+        key = self._entry(number)
+        is_free = _compared(key, "EQUAL", "VERSION", 0)
+        # No other node writes while the caller leads: what is there may be of an attempt of its own
+        # whose answer was lost.
+        is_there = {"key": key, "result": "EQUAL", "target": "VALUE", "value": encoded(entry)}
+        leads = self._leads(revision)
+        return self._write([leads, is_free], [_put(key, entry)]) or self._write(
+            [leads, is_there], []
+        )
+
+    def announce(self, revision: int, address: str) -> bool:
+        """Say where hosts join; returns False if the caller leads no longer."""
+        put = _put(self._key("coordinator"), address)
+        return self._write([self._leads(revision)], [put])
+
+    def remove(self, revision: int) -> None:
+        """Remove all keys, if the caller leads: the run is over."""
+        end = self._prefix[:-1] + chr(ord(self._prefix[-1]) + 1)
+        keys = {"key": encoded(self._prefix), "range_end": encoded(end)}
+        self._write([self._leads(revision)], [{"request_delete_range": keys}])
+
+    def _write(self, compare: list[Fields], success: list[Fields]) -> bool:
+        answer = self._etcd.ask("kv/txn", {"compare": compare, "success": success})
+        return bool(answer.get("succeeded", False))
+
+    def _leads(self, revision: int) -> Fields:
+        return _compared(self._key("leader"), "EQUAL", "CREATE", revision)
+
+    def _entry(self, number: int) -> str:
+        return self._key(f"journal/{number:08}")
+
+    def _key(self, name: str) -> str:
+        return encoded(f"{self._prefix}{name}")
+
+
+def _value(found: Any) -> str:
+    return decoded(found.get("value", ""))
+
+
+def _compared(key: str, result: str, target: str, number: int) -> Fields:
+    field = {"CREATE": "create_revision", "VERSION": "version"}[target]
+    return {"key": key, "result": result, "target": target, field: str(number)}
+
+
+def _put(key: str, value: str, lease: str = "0") -> Fields:
+    return {"request_put": {"key": key, "value": encoded(value), "lease": lease}}
