@@ -76,7 +76,12 @@ def test_portable_numerics_keep_their_variables():
 
 
 def test_variables_of_libraries_come_from_the_job_alone():
-    shell = {"NCCL_DEBUG": "INFO", "GLOO_LOG_LEVEL": "INFO", "HOME": "/root"}
+    shell = {
+        "NCCL_DEBUG": "INFO",
+        "GLOO_LOG_LEVEL": "INFO",
+        "NCCL_VERSION": "2.28",
+        "HOME": "/root",
+    }
     assert environment.inherited(shell) == {"HOME": "/root"}
     assert environment.left_out(shell, {"NCCL_DEBUG": "WARN"}) == ["GLOO_LOG_LEVEL"]
 

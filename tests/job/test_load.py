@@ -32,18 +32,19 @@ def test_overrides_reach_into_the_job():
 
 
 @pytest.mark.parametrize(
-    ("memory", "workers", "on_gpu", "keeps"),
+    ("memory", "keys", "on_gpu", "keeps"),
     [
-        ("auto", 1, True, True),
-        ("auto", 2, True, False),
-        ("auto", 1, False, False),
-        ("always", 2, False, True),
-        ("never", 1, True, False),
+        ("auto", ["workers=1"], True, True),
+        ("auto", ["workers=2"], True, False),
+        ("auto", ["workers=1"], False, False),
+        ("auto", ["workers=2", "parallel.zero=3"], False, True),
+        ("always", ["workers=2"], False, True),
+        ("never", ["workers=1"], True, False),
     ],
 )
-def test_a_lone_worker_on_a_gpu_keeps_snapshots(memory, workers, on_gpu, keeps):
-    settings = load("digits", [f"checkpoint.memory={memory}"]).checkpoint
-    assert settings.keeps_snapshots(workers, on_gpu=on_gpu) == keeps
+def test_runs_whose_memory_is_lost_with_a_worker_keep_snapshots(memory, keys, on_gpu, keeps):
+    job = load("digits", [f"checkpoint.memory={memory}", *keys]).resolved()
+    assert job.keeps_snapshots(on_gpu=on_gpu) == keeps
     assert load("digits").checkpoint.memory == "auto"
 
 
@@ -71,14 +72,14 @@ def test_params_that_cannot_be_sent_to_a_worker_are_refused(value):
         ),
         ("verify.recompute=1e-9", "verify.recompute: must be 0, or at least 0.000001"),
         (
-            "ddp.hook=fp16",
+            "ddp.static_graph=true",
             "ddp: these keys are DistributedDataParallel's; set sync=ddp, or remove them",
         ),
         (
-            "ddp={hook: fp16, powersgd_rank: 2}",
-            "ddp: powersgd_rank is PowerSGD's; set ddp.hook=powersgd, or remove it (from ddp={",
+            "compression={method: topk, rank: 2}",
+            "compression: rank needs method=powersgd; set it, or remove rank (from compression={",
         ),
-        ("ddp.powersgd_start=1", "ddp.powersgd_start: input should be greater than or equal to 2"),
+        ("compression.share=0", "compression.share: input should be greater than 0, not 0"),
         ("model.name=vit", "model.name: input should be 'mlp', 'cnn', 'resnet18', 'resnet50', "),
         ("data={}", "data.name: input should be 'digits', 'synthetic-images', "),
         ("data=digits", "values, not 'digits'; did you mean data.name=digits? (from"),
@@ -198,9 +199,9 @@ def test_an_unknown_job_is_refused_with_the_nearest_name():
         load("digit")
 
 
-def test_a_python_file_without_a_function_is_refused_with_an_example():
-    with pytest.raises(JobError, match=r"give train\.py:main"):
-        load("train.py")
+def test_a_python_file_without_a_function_is_a_program():
+    job = load("path/train.py")
+    assert (job.name, job.task) == ("train", "path/train.py:__main__")
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "5", "a: [", ""])
@@ -322,6 +323,14 @@ def test_a_script_has_none_of_the_keys_of_training():
         check_script({"script": {"path": "a.py"}, "worker": 2}, where="test")
     with pytest.raises(JobError, match=r"unknown key gpus_per_worker; set resources.gpus"):
         check_script({"script": {"path": "a.py"}, "gpus_per_worker": 2}, where="test")
+
+
+def test_keys_of_a_script_are_overridden_like_those_of_a_training_job():
+    values = {"script": {"path": "a.py"}, "workers": 2}
+    job = check_script(values, "test", ["resources.gpus=1", "trackers=[tensorboard]"])
+    assert (job.workers, job.resources.gpus, job.trackers[0].name) == (2, 1, "tensorboard")
+    with pytest.raises(JobError, match=r"timeout_s: .* \(from timeout_s=soon\)"):
+        check_script(values, "test", ["timeout_s=soon"])
 
 
 def test_gpus_that_a_worker_would_not_use_are_refused():

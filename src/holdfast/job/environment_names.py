@@ -7,6 +7,9 @@ from typing import Final
 LIBRARIES: Final = ("NCCL_", "TORCH_NCCL_", "GLOO_")
 """Workers get variables with these prefixes from the job alone, and none from a shell."""
 
+UNUSED: Final = ("NCCL_VERSION",)
+"""Those that NVIDIA's images set and no library reads."""
+
 TAKEN: Final = {
     "OMP_NUM_THREADS": "set threads_per_worker",
     "MKL_NUM_THREADS": "set threads_per_worker",

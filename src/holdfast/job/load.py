@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -21,6 +21,8 @@ from holdfast.job.train_job import TrainJob, TrainRequest
 J = TypeVar("J", bound=RunKeys)
 
 BUILTIN = Path(__file__).parent / "builtin"
+_FILE: Final = (".yaml", ".yml")
+"""The last part of the name of a job's file."""
 
 
 def builtin_names() -> list[str]:
@@ -48,7 +50,7 @@ def load(
         JobError: There is no such job, or a key or value in it is wrong.
     """
     given = source(job)
-    if job.endswith((".yaml", ".yml")):
+    if job.endswith(_FILE):
         _locate_files(given.values, Path(job).parent)
     return _overridden(given, job, overrides, values or {})
 
@@ -77,10 +79,14 @@ def _locate_files(values: dict[str, Any], folder: Path) -> None:
         reference = values.get(key)
         if isinstance(reference, str) and ".py:" in reference:
             values[key] = str(folder / reference)
-    settings = values.get("checkpoint")
-    for key in ("sign", "encrypt"):
-        if isinstance(settings, dict) and isinstance(settings.get(key), str):
-            settings[key] = str(folder / settings[key])
+    for part, keys in (
+        ("checkpoint", ("sign", "encrypt")),
+        ("etcd", ("ca", "certificate", "key")),
+    ):
+        settings = values.get(part)
+        for key in keys:
+            if isinstance(settings, dict) and isinstance(settings.get(key), str):
+                settings[key] = str(folder / settings[key])
 
 
 def of_run(run_dir: Path) -> Job:
@@ -114,12 +120,12 @@ def source(job: str) -> YamlSource:
     Raises:
         JobError: There is no such job, or its file cannot be read as YAML.
     """
-    if ":" in job:  # of a task, as in path/to/file.py:name
+    if ":" in job and not job.endswith(_FILE):  # of a task, as in path/to/file.py:name
         name = re.sub(r"[^\w.-]", "-", job.rpartition(":")[2])
         return YamlSource(yaml.safe_dump({"name": name, "task": job}), job)
-    if job.endswith(".py"):
-        raise JobError(f"{job} names no function of the file; give {job}:main, for example")
-    path = Path(job) if job.endswith((".yaml", ".yml")) else BUILTIN / f"{job}.yaml"
+    if job.endswith(".py"):  # a program
+        return YamlSource(yaml.safe_dump({"name": Path(job).stem, "task": f"{job}:__main__"}), job)
+    path = Path(job) if job.endswith(_FILE) else BUILTIN / f"{job}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -152,9 +158,19 @@ def check(values: Mapping[str, Any], where: str) -> TrainJob:
     return request(values, where).resolved()
 
 
-def check_script(values: Mapping[str, Any], where: str) -> ScriptJob:
-    """The job with a script that `values` describe; see `check`."""
-    return _checked(ScriptJob, values, where, None)
+def checked(values: Mapping[str, Any], where: str) -> TrainJob:
+    """The resolved training job that `values` describe; see `request`."""
+    return _checked(TrainJob, values, where, None)
+
+
+def check_script(values: Mapping[str, Any], where: str, overrides: Iterable[str] = ()) -> ScriptJob:
+    """The job with a script that `values` describe, with `overrides` applied; see `check`."""
+    given = YamlSource("{}", where)
+    for key, value in values.items():
+        given.assign(key, value, f"{key}={value!r}")
+    for override in overrides:
+        given.override(override)
+    return _checked(ScriptJob, given.values, where, given)
 
 
 def dump(job: Job | TrainRequest, without: Collection[str] = ()) -> str:

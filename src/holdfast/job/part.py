@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-Workers = Annotated[int, Field(ge=1, le=256)]
+Workers = Annotated[int, Field(ge=1, le=1024)]
 MAX_SHARDS: Final = 4096
 Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
 Threads = Annotated[int, Field(ge=1, le=1024)]

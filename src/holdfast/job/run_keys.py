@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.job.environment import Environment
 from holdfast.job.part import AUTO, AutoWorkers, Spec
 from holdfast.job.resources import Resources
-from holdfast.job.settings import Heartbeat, Restarts
+from holdfast.job.settings import EtcdSettings, Heartbeat, Restarts
 from holdfast.job.trackers import Trackers
 
 
@@ -35,11 +35,16 @@ class RunKeys(Spec):
     """Name of the job; its run directories start with it."""
     workers: AutoWorkers = 1
     """World size: number of worker processes. `auto`: what is fastest on this machine, measured."""
-    hosts: Annotated[int, Field(ge=1, le=256)] = 1
+    hosts: Annotated[int, Field(ge=1, le=1024)] = 1
     """Hosts that a run begins with; each runs an equal share of the workers."""
+    max_hosts: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Most hosts of a run: others join while it trains, each with as many workers. By default
+    `hosts`."""
     network: Literal["tls", "trusted"] = "tls"
     """How workers of different hosts exchange gradients and state. `tls`: encrypted. `trusted`: in
     plain, on a network that no one else can read or write to; all else is encrypted anyway."""
+    etcd: EtcdSettings | None = None
+    """The etcd cluster that keeps the run's leader and journal; by default the hosts do."""
     heartbeat: Heartbeat = Heartbeat()
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that workers wait for each other before the run fails."""
@@ -59,11 +64,39 @@ class RunKeys(Spec):
     """Where parameters, metrics and artifacts are sent: `tensorboard`, `mlflow`, `wandb`, `otel`,
     or mappings with such a `name` and its settings. No step waits for them."""
 
+    @model_validator(mode="after")
+    def _hosts_are_in_order(self) -> Self:
+        if self.most_hosts < self.hosts:
+            raise ValueError(f"max_hosts={self.max_hosts} is less than hosts={self.hosts}")
+        return self
+
     @property
-    def workers_per_host(self) -> int:
-        """Number of workers that each host starts, rounded up; of a job with numbers."""
+    def most_hosts(self) -> int:
+        """Most hosts that the run can have."""
+        return self.max_hosts or self.hosts
+
+    @property
+    def equal_share(self) -> int:
+        """Workers of each host before the run is scaled, rounded up; of a job with numbers."""
         assert self.workers != AUTO, "it has been resolved"
         return -(-self.workers // self.hosts)
+
+    @property
+    def wanted_workers(self) -> int:
+        """Workers of the run once all hosts have joined, before it is scaled."""
+        assert self.workers != AUTO, "it has been resolved"
+        is_fixed = self.most_hosts == self.hosts
+        return self.workers if is_fixed else self.equal_share * self.most_hosts
+
+    @property
+    def most_workers(self) -> int:
+        """Most workers that the run can have."""
+        return self.wanted_workers
+
+    @property
+    def workers_per_host(self) -> int:
+        """Most workers that a host can run."""
+        return -(-self.most_workers // self.most_hosts)
 
 
 def changed_key(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

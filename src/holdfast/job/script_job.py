@@ -36,7 +36,7 @@ class Script(Spec):
 class ScriptJob(RunKeys):
     """Job of `holdfast run`: a script, restarted on all workers when one of them fails.
 
-    The script saves and loads its own checkpoints. Its steps are not known to holdfast.
+    The script saves and loads its own checkpoints, and says how far it is by `holdfast.report`.
     """
 
     workers: Workers = 1
@@ -50,6 +50,7 @@ class ScriptJob(RunKeys):
     backup: ClassVar[None] = None
     threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True
+    keeps_workers: ClassVar[bool] = False
     movable_shards: ClassVar[int] = 0
     records_progress: ClassVar[bool] = False
     tokens_per_sample: ClassVar[None] = None

@@ -4,9 +4,11 @@ on.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -66,7 +68,8 @@ class CheckpointSettings(Spec):
     memory: Literal["auto", "always", "never"] = "auto"
     """Whether the state is kept in the host's memory too, as often as 3 % of the time allow. A run
     that has lost all of its workers, but not the agent, resumes from there. `auto`: for a single
-    worker on a GPU, whose own memory is lost with it."""
+    worker on a GPU, whose own memory is lost with it, and with `parallel`, where each failure
+    restarts all workers."""
     keep: Count = 5
     """How many of the newest checkpoints to keep; older ones are deleted."""
     keep_every: Annotated[int, Field(ge=0)] = 0
@@ -76,11 +79,6 @@ class CheckpointSettings(Spec):
     checkpoints that this key has signed."""
     encrypt: Path | None = None
     """File with a key (32 bytes in base64) by which the stored state is encrypted."""
-
-    def keeps_snapshots(self, workers: int, *, on_gpu: bool) -> bool:
-        """True if a run with so many workers keeps its state in the host's memory, too."""
-        needs_them = self.memory == "auto" and workers == 1 and on_gpu
-        return needs_them or self.memory == "always"
 
     @property
     def retention(self) -> RetentionPolicy:
@@ -119,6 +117,59 @@ class BackupSettings(Spec):
     @classmethod
     def _url_alone(cls, given: object) -> object:
         return {"to": str(given)} if isinstance(given, str | Path) else given
+
+
+class EtcdSettings(Spec):
+    """A cluster of etcd that keeps the leader and the journal of a run. A list of endpoints is
+    enough.
+    """
+
+    endpoints: Annotated[tuple[Address, ...], Field(min_length=1)]
+    """Addresses of the members of an etcd cluster, such as `https://10.0.0.9:2379`, that keeps the
+    journal in place of the hosts. No effect on one host, with `--no-workers`, or where an engine
+    starts the hosts."""
+    ca: Path | None = None
+    """File with the certificates (PEM) by which members are verified, on every host. By default
+    those of the system."""
+    certificate: Path | None = None
+    """File with the certificate (PEM) that hosts show to members, on every host."""
+    key: Path | None = None
+    """File with its key (PEM), on every host; by default in the file of the certificate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _endpoints_alone(cls, given: object) -> object:
+        return {"endpoints": given} if isinstance(given, list | tuple) else given
+
+    @field_validator("endpoints")
+    @classmethod
+    def _are_encrypted(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
+        for endpoint in endpoints:
+            parts = urlsplit(endpoint)
+            is_web = parts.scheme in ("http", "https")
+            if not is_web or not parts.hostname or not parts.port or parts.path:
+                raise ValueError(
+                    f"{endpoint} is no endpoint of etcd; give one such as https://10.0.0.9:2379"
+                )
+            if parts.scheme == "http" and not _is_loopback(parts.hostname):
+                raise ValueError(
+                    f"{endpoint} is not encrypted, and the journal has the keys of the run; have "
+                    "etcd serve https, and name that"
+                )
+        return endpoints
+
+    @model_validator(mode="after")
+    def _key_needs_a_certificate(self) -> Self:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key needs the certificate that it belongs to; set etcd.certificate")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Evaluation(Spec):
@@ -196,21 +247,66 @@ class DdpSettings(Spec):
     """Whether gradients stay in the buckets, which saves a copy of them."""
     static_graph: bool = False
     """Whether each step uses the same parameters in the same way."""
-    hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """How gradients are compressed for the exchange: not, rounded to 16 bits, or to matrices of low
-    rank. PowerSGD starts again when a run is resumed or its workers restart."""
-    powersgd_rank: Count = 1
-    """Rank of PowerSGD's matrices."""
-    powersgd_start: Annotated[int, Field(ge=2)] = 1000
-    """Steps before PowerSGD begins."""
+
+
+class CompressionSettings(Spec):
+    """How gradients are compressed. A method alone is enough."""
+
+    method: Literal["none", "bf16", "int8", "4bit", "topk", "powersgd"] = "none"
+    """`bf16`, `int8`, `4bit`: values are rounded to so many bits. `topk`: only the largest are
+    sent. `powersgd`: matrices are sent as products of two narrow ones; with `sync: ddp` it starts
+    again when a run is resumed or its workers restart."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Part of the values that `topk` sends."""
+    rank: Count = 4
+    """Width of the matrices of `powersgd`."""
+    error_feedback: bool = True
+    """Whether what a step does not send is added to the gradient of the next one. For `topk` with
+    AdamW or momentum, `false` may learn better."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps before compression begins."""
+
+    @property
+    def is_on(self) -> bool:
+        """True if gradients are compressed."""
+        return self.method != "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_alone(cls, given: object) -> object:
+        return {"method": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
-    def _powersgd_keys_need_powersgd(self) -> Self:
-        for key in ("powersgd_rank", "powersgd_start"):
-            default = DdpSettings.model_fields[key].default
-            if self.hook != "powersgd" and getattr(self, key) != default:
-                raise ValueError(f"{key} is PowerSGD's; set ddp.hook=powersgd, or remove it")
+    def _keys_need_their_method(self) -> Self:
+        of_method = {"share": ("topk",), "rank": ("powersgd",)}
+        for key in sorted(self.model_fields_set - {"method"}):
+            methods = of_method.get(key, ("bf16", "int8", "4bit", "topk", "powersgd"))
+            default = CompressionSettings.model_fields[key].default
+            if self.method not in methods and getattr(self, key) != default:
+                raise ValueError(
+                    f"{key} needs method={' or '.join(methods)}; set it, or remove {key}"
+                )
         return self
+
+
+class ParallelSettings(Spec):
+    """How a model is divided over the workers. By default each worker has all of it."""
+
+    zero: Literal[0, 3] = 0
+    """3: each worker keeps its rows of every parameter and of the optimizer's state, and gathers
+    the layers that it computes (ZeRO stage 3, by PyTorch's `fully_shard`)."""
+    pipeline: Count = 1
+    """Stages: each worker has some of the layers, and every shard passes through all workers."""
+
+    @property
+    def is_cut(self) -> bool:
+        """True if a worker holds a part of the model only."""
+        return bool(self.zero) or self.pipeline > 1
+
+    @property
+    def words(self) -> str:
+        """The key that is set, with its value, for messages."""
+        return f"parallel.zero={self.zero}" if self.zero else f"parallel.pipeline={self.pipeline}"
 
 
 class Verify(Spec):
