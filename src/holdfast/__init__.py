@@ -5,6 +5,8 @@
   commits steps.
 * `Job` holds the settings of a training job, `Dataset` is the protocol of data sets.
 * `Event` is what `train` tells an `on_event` function.
+* `tune` searches good values for keys of a job.
+* `report` says how far a script is that `holdfast run` executes.
 * `load_run` gives the tables and charts of a run.
 
 Importing holdfast is fast: torch is imported when a name that needs it is first used.
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from holdfast.job.train_job import TrainJob as Job
     from holdfast.record.views.loaded_run import load_run
     from holdfast.sinks.callback import Event
-    from holdfast.worker.session import Session
+    from holdfast.tuning.tune import tune
+    from holdfast.worker.script.report import report
+    from holdfast.worker.session import Session, is_worker, session
     from holdfast.worker.shard import Shard
 
 _HOMES = {
@@ -46,8 +50,12 @@ _HOMES = {
     "Session": "holdfast.worker.session",
     "Shard": "holdfast.worker.shard",
     "WorkerFailed": "holdfast.errors",
+    "is_worker": "holdfast.worker.session",
     "load_run": "holdfast.record.views.loaded_run",
+    "report": "holdfast.worker.script.report",
+    "session": "holdfast.worker.session",
     "train": "holdfast.api.train",
+    "tune": "holdfast.tuning.tune",
 }
 
 __all__ = [
@@ -63,8 +71,12 @@ __all__ = [
     "Session",
     "Shard",
     "WorkerFailed",
+    "is_worker",
     "load_run",
+    "report",
+    "session",
     "train",
+    "tune",
 ]
 
 

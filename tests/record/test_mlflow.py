@@ -39,12 +39,12 @@ class Server:
                 stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
                 env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"},
             )  # fmt: skip
-        wait_until(self._answers)
+        wait_until(self._answers, 240)  # it imports all of itself in several processes
 
     def _answers(self):
         try:
             return requests.get(f"{self.uri}/health", timeout=5).ok
-        except requests.ConnectionError:
+        except requests.RequestException:
             return False
 
     def kill(self):
@@ -57,9 +57,11 @@ class Server:
 @pytest.fixture
 def server(tmp_path, free_port):
     made = Server(tmp_path, free_port)
-    made.start()
-    yield made
-    made.kill()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
 
 
 @pytest.fixture

@@ -129,6 +129,12 @@ def test_no_rule_of_steps_and_checkpoints_fires_for_a_script(at, tmp_path):
     assert firing(at(last, {"events": running}), last) == set()
 
 
+def test_a_script_that_makes_steps_may_stall_but_saves_its_own_checkpoints(at, tmp_path):
+    (tmp_path / "job.yaml").write_text(json.dumps({"script": {"path": "train.py"}, "workers": 4}))
+    last = alert_rules.CHECKPOINT_AGE.limit + 2 * START
+    assert firing(at(last, {"metrics": steps(START, 1100)}), last) == {"NoStep"}
+
+
 def test_the_worst_alert_is_the_headline_of_a_run_that_trains(at):
     recorded = {"metrics": steps(START, 1320), "system": gpu_samples(START, 1320, temperature_c=86)}
     record = at(1320, recorded)

@@ -67,6 +67,15 @@ def test_a_worker_that_is_replaced():
     assert (report.number, report.outcome, report.time_unix_s) == (1, "recovered", 6.7)
 
 
+def test_loading_the_checkpoint_of_a_restart_is_a_phase():
+    [report] = track(
+        [killed(6.1, 1), generation(6.4, 2, [0, 1, 2, 3], at_step=4, from_checkpoint=True)],
+        [{**step(6.9, 5), "loaded": {"time_unix_s": 6.6}}],
+    )
+    assert dict(report.seconds) == {"all ready": 0.3, "loaded": 0.2, "next step": 0.3}
+    assert (report.checkpoint, report.recomputed_steps) == (4, 1)
+
+
 def test_a_host_that_does_not_answer_is_a_failure_of_its_workers():
     [report] = track(
         [
@@ -83,7 +92,7 @@ def test_a_host_that_does_not_answer_is_a_failure_of_its_workers():
     ]
 
 
-def test_a_script_that_restarts_has_steps_of_its_own():
+def test_a_script_that_has_made_no_step_has_recovered_once_it_restarts():
     events, _ = run_of(2, 0)
     went = [
         killed(6.1, 1),
@@ -91,13 +100,23 @@ def test_a_script_that_restarts_has_steps_of_its_own():
         started(6.3, 0, pid=200),
     ]
     release = generation(6.4, 2, [0, 1], at_step=0, from_checkpoint=True)
-    [report] = RecoveryTracker(counts_steps=False).see([*events, *went, release], [])
+    [report] = RecoveryTracker(waits_for_steps=False).see([*events, *went, release], [])
     assert recovery_reports.text(report, LOGS).splitlines() == [
         "── recovery 1 ── rank 1 was killed by SIGKILL",
         "   others      rank 0 was ended",
         "   time        0.30 s: forked 0.20, all ready 0.10",
         "   then        the script restarted",
     ]
+
+
+def test_a_script_that_reports_resumes_where_it_says():
+    events, _ = run_of(2, 0)
+    steps = [step(2 + n / 10, n, samples=100) for n in range(10, 41, 10)]  # every tenth
+    resumed = generation(6.4, 2, [0, 1], at_step=0, last_committed_step=40, from_checkpoint=True)
+    news = [*events, killed(6.1, 1), resumed]
+    [report] = RecoveryTracker(waits_for_steps=False).see(news, [*steps, step(7, 21, samples=10)])
+    assert (report.outcome, report.step, report.checkpoint) == ("recovered", 40, 20)
+    assert (report.recomputed_steps, report.recomputed_samples) == (20, 200)
 
 
 def test_an_injected_fault_is_named_and_timed_from_its_injection():
@@ -379,9 +398,9 @@ def test_a_report_is_read_back_from_plain_data():
 
 
 def test_our_own_words_are_not_repeated_and_those_of_others_are_cut():
-    short, long = "rank 1 ran out of memory: lower batch", f"raised ValueError: {'word ' * 99}"
+    short, long = "ran out of memory: lower batch", f"raised ValueError: {'word ' * 99}"
     for cause, error, told in [
-        (short, "OutOfMemory", short),
+        (short, "OutOfMemory", f"rank 1 {short}"),
         ("no room", "CheckpointError", "rank 1 raised CheckpointError: no room"),
     ]:
         [report] = track(

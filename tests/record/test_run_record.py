@@ -16,7 +16,7 @@ from holdfast.record import metrics_reader, steps
 from holdfast.record.goodput import Cause
 from holdfast.record.run_record import RunRecord
 from holdfast.record.state import state_of
-from holdfast.rundir.json_lines import EventLog, forget_after
+from holdfast.rundir.json_lines import EventLog, forget_after, read
 
 
 def line_of(step, at=None, **more):
@@ -55,6 +55,30 @@ def values(record):
         {name: column.tolist() for name, column in record.steps.losses.items()},
         [each.step for each in record.evaluations],
     )
+
+
+def test_a_script_resumes_where_it_first_reports(run_dir):
+    """What it has made since its checkpoint is lost, and it loads that in its own time."""
+    (run_dir / "job.yaml").write_text("script: {path: train.py}\nworkers: 2\n")
+    append(
+        run_dir,
+        {
+            "time_unix_s": 105.25, "event": "worker-exited", "rank": 1, "unexpected": True,
+            "status": -9, "cause": "was killed", "error": "",
+        },
+        {
+            "time_unix_s": 106.0, "event": "generation-started", "number": 2, "members": [0, 1],
+            "step": 0, "last_committed_step": 10, "from_checkpoint": True, "checkpoint": None,
+        },
+        to="events.jsonl",
+    )  # fmt: skip
+    steps = [{"step": n, "loss": 1.0, "samples": 8} for n in range(1, 12)]
+    times = [*(100 + n / 2 for n in range(1, 9)), 108.0, 108.5, 109.0]
+    append(run_dir, *({**each, "time_unix_s": at} for each, at in zip(steps, times, strict=True)))
+    seconds = RunRecord(run_dir).goodput().seconds
+    assert seconds[Cause.RECOMPUTED] == 1.25
+    assert seconds[Cause.NEW_GENERATION] == 0.75
+    assert seconds[Cause.STATE_TRANSFER] == 1.5
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):
@@ -135,6 +159,25 @@ def test_steps_that_a_restart_removes_are_counted_once(run_dir):
     assert list(record.steps.columns["at"]) == [100.5, 101, 101.5, 102, 205, 206]
     assert record.evaluations == []
     assert len(record.workers(10)) == 2
+
+
+def test_lines_that_a_restart_removes_are_kept_in_a_file_of_their_own(run_dir):
+    lines = [line_of(step) for step in range(1, 9)]
+    append(run_dir, *lines)
+    with (run_dir / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 9, "lo')  # torn by a crash
+    removed = run_dir / "recomputed.jsonl"
+    forget_after(run_dir / "metrics.jsonl", 6, removed=removed)
+    forget_after(run_dir / "metrics.jsonl", 6, removed=removed)  # nothing more
+    forget_after(run_dir / "metrics.jsonl", 5, removed=removed)
+    assert list(read(run_dir / "metrics.jsonl")) == lines[:5]
+    assert list(read(removed)) == [*lines[6:], lines[5]]
+
+
+def test_no_file_is_made_if_no_line_is_removed(run_dir):
+    append(run_dir, line_of(1))
+    forget_after(run_dir / "metrics.jsonl", 1, removed=run_dir / "recomputed.jsonl")
+    assert not (run_dir / "recomputed.jsonl").exists()
 
 
 @pytest.mark.slow

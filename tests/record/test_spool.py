@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.sinks.trackers import spool
 from holdfast.sinks.trackers.spool import BATCH_BYTES, SpoolCursor
+from holdfast.sinks.trackers.tracker import TrackedJob
+
+JOB = TrackedJob(name="job", params={}, text="", tokens_per_sample=None)
 
 
 def step_line(step, **fields):
@@ -23,11 +27,11 @@ def append(run_dir, *lines, name="metrics.jsonl"):
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def read_all(run_dir, cursor):
+def read_all(run_dir, cursor, job=JOB):
     """Every point after a cursor, how many batches that took, and the cursor after it."""
     points, batches = [], 0
     while True:
-        batch, following = spool.read(run_dir, cursor, has_steps=True)
+        batch, following = spool.read(run_dir, cursor, job)
         if following == cursor:
             return points, batches, cursor
         points, batches, cursor = [*points, *batch.points], batches + 1, following
@@ -52,6 +56,13 @@ def test_a_line_becomes_a_point_per_number(tmp_path):
         "evaluation/accuracy": 0.75,
     }
     assert {(point.step, point.time_unix_s) for point in points} == {(4, 104.0)}
+
+
+def test_the_speed_of_a_language_model_is_in_tokens_too(tmp_path):
+    append(tmp_path, step_line(4))
+    points, _, _ = read_all(tmp_path, SpoolCursor(), replace(JOB, tokens_per_sample=16))
+    values = {point.name: point.value for point in points}
+    assert values["train/tokens_per_s"] == 16 * values["train/samples_per_s"]
 
 
 def test_a_long_file_is_read_in_batches(tmp_path):
@@ -128,7 +139,7 @@ def test_recoveries_and_samples_of_hosts_become_points(tmp_path):
     append(tmp_path, report, {"number": "of another version"}, name="recoveries.jsonl")
     sample = {"host": "a", "time_unix_s": 9.0, "cpu": 0.5, "gpus": [{"memory_bytes": 10}]}
     append(tmp_path, sample, sample, name="system.jsonl")
-    batch, _ = spool.read(tmp_path, SpoolCursor(), has_steps=True)
+    batch, _ = spool.read(tmp_path, SpoolCursor(), JOB)
     assert [report.number for report in batch.recoveries] == [3]
     found = {(point.name, point.step): point.value for point in batch.points}
     assert found["recovery/seconds", 3] == pytest.approx(0.3)

@@ -35,11 +35,13 @@ def at(step, *, of=100, loss=0.5, phase="compute"):
 class Watched:
     """The view of a run on a console that keeps what it is given, at a time of our choice."""
 
-    def __init__(self, logs, *, terminal, ranks=()):
+    def __init__(self, logs, *, terminal, ranks=(), tokens=None):
         self.text = io.StringIO()
         self.now = 0.0
         console = Console(file=self.text, force_terminal=terminal, width=120)
-        self.view = Terminal(Tee(logs, ranks), logs, console, clock=lambda: self.now)
+        self.view = Terminal(
+            Tee(logs, ranks), logs, console, clock=lambda: self.now, tokens_per_sample=tokens
+        )
 
     def see(self, seconds_later, *workers, waiting_for=""):
         """Show the progress of workers, by rank, or of a run in which none trains yet."""
@@ -121,14 +123,15 @@ def test_a_pipe_shows_an_evaluation_once_though_no_step_is_committed(tmp_path):
 
 
 def test_a_terminal_shows_the_same_facts_next_to_a_bar_and_lines_of_workers_above_it(tmp_path):
-    seen = Watched(tmp_path, terminal=True, ranks=[1])
+    seen = Watched(tmp_path, terminal=True, ranks=[1], tokens=16)
     for step in range(1, 51):
         seen.see(0.5, at(step))
     worker_log(tmp_path, 1).write_text("\x1b[31mred\x1b[0m [bold]and plain\nlast")
     seen.see(0.5, at(50, phase="checkpoint"))
     seen.view.close()
     shown = seen.text.getvalue()
-    assert "step 50/100  loss 0.5000  128 samples/s  0:00:25 left  saving a checkpoint" in shown
+    rates = "128 samples/s  2,048 tokens/s"
+    assert f"step 50/100  loss 0.5000  {rates}  0:00:25 left  saving a checkpoint" in shown
     first = shown.index("[rank 1] \x1b[31mred\x1b[0m [bold]and plain\n")
     assert shown.index("[rank 1] last\n") > first
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from holdfast.arena.layout import ITEM_BYTES, Entry
 from holdfast.checkpoint import parts
+from holdfast.checkpoint.exports.unlock import unlocked
 from holdfast.checkpoint.find import manifest_of
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
-from holdfast.checkpoint.unlock import unlocked
 
 _VALUES: Final = {
     "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",

@@ -32,6 +32,10 @@ _TAG: Final = re.compile(r"[0-9a-f]{32}")
 _CONTENT: Final = {"root", "state", "user_state", "loss_scale"}
 
 
+FORKED: Final = "forked"
+"""Key in the user state of the first checkpoint of a fork; see `tuning.fork`."""
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 

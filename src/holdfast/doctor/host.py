@@ -37,7 +37,7 @@ def examine(
     yield clock()
     yield network.loopback()
     yield network.own_name()
-    yield network.address(address, needed=needs.job.hosts > 1)
+    yield network.address(address, needed=needs.job.most_hosts > 1)
     yield from network.ports(needs.ports, address)
     report = torch_report.probe(load.dump(needs.job))
     if isinstance(report, Finding):

@@ -76,7 +76,7 @@ class HostNeeds:
     @property
     def descriptors(self) -> int:
         """File descriptors that one process may hold."""
-        others = DESCRIPTORS_PER_HOST * (self.job.hosts - 1)
+        others = DESCRIPTORS_PER_HOST * (self.job.most_hosts - 1)
         return LEAST_DESCRIPTORS + DESCRIPTORS_PER_WORKER * self.workers + others
 
     @property

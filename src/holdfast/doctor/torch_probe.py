@@ -115,7 +115,7 @@ def _size(job: TrainJob) -> ModelSize | None:
     slot = SlotLayout(dict(trained.parameters()), dict(model.named_buffers()))
     return ModelSize(
         replica_bytes=replica_layout(trained).size_bytes,
-        shared_bytes=(job.num_partials + 1) * slot.layout.size_bytes,
+        shared_bytes=(job.workers * job.num_published + 1) * slot.layout.size_bytes,
     )
 
 

@@ -37,7 +37,7 @@ class ModelSize(Strict):
 
     Attributes:
         replica_bytes: Bytes of weights, buffers and optimizer state, for each worker.
-        shared_bytes: Bytes of all gradients.
+        shared_bytes: Bytes of the gradients that workers share.
     """
 
     replica_bytes: int

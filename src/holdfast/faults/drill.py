@@ -330,15 +330,14 @@ def fitting(job: TrainJob) -> tuple[list[Kind], list[FailurePolicy]]:
     not shrink, and no other worker can recompute a shard. If steps are skipped whose gradient is
     not finite, steps with a fault in the gradient would be skipped.
     """
-    unfit: set[Kind] = (
-        set() if job.workers > 1 else {"corrupt-replica"}
-    )  # no replica to compare with
-    if job.merges_shards or job.non_finite == "skip":
+    has_copies = job.workers > 1 and not job.parallel.is_cut
+    unfit: set[Kind] = set() if has_copies else {"corrupt-replica"}  # nothing to compare with
+    if job.has_process_groups or job.merges_shards or job.non_finite == "skip":
         unfit.update(IN_GRADIENTS)
     kinds = [kind for kind in KINDS if kind not in unfit]
-    if not job.merges_shards:
-        return kinds, list(POLICIES)
-    return kinds, ["restart"] if job.sync == "ddp" else ["replace", "restart"]
+    if job.has_process_groups:
+        return kinds, ["restart"]
+    return kinds, ["replace", "restart"] if job.merges_shards else list(POLICIES)
 
 
 def check(job: TrainJob, kinds: Sequence[Kind], policies: Sequence[FailurePolicy]) -> None:

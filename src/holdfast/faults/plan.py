@@ -112,7 +112,9 @@ class FaultPlan(Spec):
                 kinds = ", ".join(sorted(SIGNALS))
                 raise JobError(f"{fault}: a script accepts {kinds}, each with after_s")
             if fault.kind in IN_GRADIENTS and has_process_groups:
-                raise JobError(f"{fault}: with sync=ddp no shard has a gradient of its own")
+                raise JobError(
+                    f"{fault}: with sync=ddp or parallel no shard has a gradient of its own"
+                )
             if fault.kind == "corrupt-replica" and workers == 1:
                 raise JobError(f"{fault}: with workers=1 there is no replica to compare with")
 

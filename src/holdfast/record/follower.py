@@ -6,8 +6,10 @@ It reads what the run's processes write down. None of them waits for it.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from holdfast.core.protocol import Stage
@@ -15,7 +17,7 @@ from holdfast.record.recovery_tracker import RecoveryTracker
 from holdfast.record.sink import Sink
 from holdfast.rundir import json_lines
 from holdfast.rundir.follow import JsonTail, StepCursor, StepTail, end_of
-from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RunDirectory
+from holdfast.rundir.run_directory import EVENTS, METRICS, RECOVERIES, RunPaths
 from holdfast.wire.rpc import RunStateMessage
 
 STARTING: Final = RunStateMessage(
@@ -32,12 +34,12 @@ class Follower:
         sinks: Receivers.
     """
 
-    def __init__(self, directory: RunDirectory, sinks: Sequence[Sink]) -> None:
+    def __init__(self, directory: RunPaths, sinks: Sequence[Sink]) -> None:
         path = directory.path
-        counts_steps = directory.job.records_progress
         self._sinks = sinks
         self._state = STARTING
-        self._metrics = path / METRICS if counts_steps else None
+        self._metrics = path / METRICS
+        self._began_at = time.time()
         self._events = JsonTail(path / EVENTS, end_of(path / EVENTS))
         self._news = list[dict[str, Any]]()
         end = StepCursor(place=end_of(path / METRICS))  # before it are steps of earlier attempts
@@ -46,7 +48,8 @@ class Follower:
         self._has_steps = False
         kept = json_lines.last(path / RECOVERIES)
         numbers = [each["number"] for each in kept if isinstance(each.get("number"), int)]
-        self._tracker = RecoveryTracker(max(numbers, default=0), counts_steps=counts_steps)
+        waits = directory.job.records_progress
+        self._tracker = RecoveryTracker(max(numbers, default=0), waits_for_steps=waits)
 
     @property
     def has_sinks(self) -> bool:
@@ -66,7 +69,7 @@ class Follower:
             self._news += self._events()
             # The newest lines, whether they have been read before or not.
             known = []
-            if self._metrics is not None and (self._news or self._tracker.is_open):
+            if self._news or self._tracker.is_open:
                 known = json_lines.last(self._metrics)
             steps = self._new_steps()
             news = self._news
@@ -82,13 +85,13 @@ class Follower:
 
     def _new_steps(self) -> list[dict[str, Any]]:
         """The lines of steps and evaluations since the last call."""
-        if self._metrics is None:
-            return []
         for event in self._news:
             if event["event"] == "generation-started" and not self._has_steps:
                 self._steps.cursor = self._steps.cursor.after(event["step"])
                 self._has_begun = True
-        new = self._steps() if self._has_begun else []
+        read = self._steps() if self._has_begun else []
+        # A script that goes back may leave steps of an earlier attempt to be read again.
+        new = [line for line in read if line.get("time_unix_s", inf) >= self._began_at]
         self._has_steps |= bool(new)
         return new
 

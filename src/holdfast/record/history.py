@@ -17,8 +17,12 @@ TEMPLATES: Final = {
     "run-ended": "run {status}",
     "run-failed": "run failed: {message}",
     "stop-requested": "stop requested",
+    "scale-requested": "{workers} workers requested",
     "coordinator-started": "coordinator started, process {pid}",
     "coordinator-exited": "coordinator {cause}",
+    "coordinator-paused": "coordinator ended: its leadership in etcd was not renewed; it waits",
+    "coordinator-moved": "coordinator moved to this host; others reach it at {address}",
+    "leave-refused": "this host cannot leave: {reason}",
     "coordinator-recovered": "coordinator recovered; the workers did not wait for it",
     "agent-started": "agent {host} started, process {pid}",
     "host-profiled": "devices ({source}): {devices}; scores {scores}",
@@ -41,8 +45,8 @@ TEMPLATES: Final = {
     "worker-stack": "rank {rank} wrote its stacks",
     "worker-observed": "rank {rank} was {doing}",
     "worker-exited": "rank {rank} {cause}",
-    "worker-out-of-memory": "rank {rank} had too little memory for {planned} shards; from now "
-    "on it computes at most {cap} of a step, and the others the rest",
+    "worker-out-of-memory": "rank {rank} had too little memory for {planned} shards of a step; "
+    "from now on its limit is {cap}, and the others compute the rest",
     "worker-evicted": "rank {rank} is on standby from step {step} on: {reason}",
     "worker-returned": "rank {rank} returned from standby in step {step}",
     "generation-started": "generation {number} resumed from step {step} with ranks {members}",
@@ -67,6 +71,9 @@ TEMPLATES: Final = {
     "on batch size: {batch_sensitive}",
     "memory-not-mapped": "rank {rank} cannot map the memory of devices, so workers copy through "
     "that of the host: {reason}",
+    "collective-chosen": "gradients are summed by {collective} after step {step}: {reason}",
+    "compression-unused": "no gradient is compressed after step {step}: all workers are on one "
+    "host, where they add in shared memory",
     "hosts-differ": "hosts differ from step {step} on: {differences}",
     "updates-differ": "ranks {ranks} have other weights than rank {donor} after step {step}; from "
     "now on they take its weights after every step",
@@ -83,6 +90,7 @@ TEMPLATES: Final = {
     "{step}: link",
     "link-recovered": "gradients of ranks {ranks} arrive as before at step {step}",
     "bottleneck-found": "the run is {bottleneck} at step {step}: {text}",
+    "keys-adopted": "the code has set {keys}",
     "keys-not-read": "the task has not read {keys} in its first step; remove what has no effect",
     "samples-not-compared": "samples cannot be compared between workers: they differ whenever they "
     "are read, so weights depend on the workers, or hold more than numbers and text; draw random "

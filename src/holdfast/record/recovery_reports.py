@@ -53,14 +53,15 @@ class RecoveryReport:
         time_unix_s: End of the recovery.
         outcome: `recovered`: the run makes progress again. `ended`: the run ended without a further
             step. `failed`: the failure ended the run. `restarted`: a script runs again from its
-            start, with steps that are not known.
+            start, and had reported no step.
         causes: Root causes, the first first.
         step: The most steps that any worker had committed before.
         ended: Workers without a failure of their own that were ended because of it.
         halted: Workers that halted meanwhile.
         seconds: Time of each phase, in order: `found` (after the injection of a fault),
-            `halted` (the others) and `forked`, whichever was first, `all ready`, `state` (it was
-            transferred), `next step`; or `back` for a coordinator.
+            `halted` (the others) and `forked`, whichever was first, `all ready`, `loaded` (the
+            checkpoint of a restart), `state` (it was transferred), `next step`; or `back` for a
+            coordinator.
         total_s: The sum of these.
         checkpoint: The step of the checkpoint that all workers loaded, 0 for the start of the run;
             None if a worker had the state.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from holdfast.errors import OutOfMemory
 from holdfast.record.recovery_reports import Outcome, RecoveryReport, RootCause
 from holdfast.record.whereabouts import Whereabouts, missing, whereabouts
 
@@ -68,12 +69,12 @@ class RecoveryTracker:
 
     Args:
         number: Count of reports that the run had before.
-        counts_steps: True if its steps are known; those of a script are not.
+        waits_for_steps: True if a run that has made no step yet will make some; a script may not.
     """
 
-    def __init__(self, number: int = 0, *, counts_steps: bool = True) -> None:
+    def __init__(self, number: int = 0, *, waits_for_steps: bool = True) -> None:
         self._number = number
-        self._counts_steps = counts_steps
+        self._waits_for_steps = waits_for_steps
         self._open: _Open | None = None
         self._began_at = 0.0
         self._members: tuple[int, ...] = ()
@@ -94,7 +95,9 @@ class RecoveryTracker:
             events: New events.
             steps: The newest lines of the run's metrics, whether they have been seen before or not.
         """
-        timed = (line for line in steps if "time_unix_s" in line)
+        # Steps that were counted do not say where a script resumes.
+        told = (line for line in steps if line.keys() >= {"step", "time_unix_s"})
+        timed = (line for line in told if "counted" not in line)
         reports = [self._see(each) for each in sorted([*events, *timed], key=_time)]
         return [report for report in reports if report is not None]
 
@@ -119,7 +122,8 @@ class RecoveryTracker:
                 self._on_control_loss(entry)
             case "generation-started":
                 self._on_generation(entry)
-                return None if self._counts_steps else self._close(entry, "restarted")
+                is_over = not (self._waits_for_steps or self._newest_step)
+                return self._close(entry, "restarted") if is_over else None
             case "coordinator-recovered":
                 return self._on_coordinator_recovered(entry)
             case "run-ended":
@@ -256,8 +260,11 @@ class RecoveryTracker:
             members = tuple(recovery.resumed["members"])
         if restored and step is not None:
             start = step - 1  # a newer checkpoint may have been rejected
-        recomputed = range(start + 1, last_step + 1)
+        begin = last_step if outcome == "restarted" else start
+        recomputed = range(begin + 1, last_step + 1)
         usual = self._samples.get(self._newest_step, 0)
+        # A script may report the samples of several steps at once.
+        reported = range(min(self._samples, default=0), self._newest_step)
         failed = {cause.rank for cause in recovery.causes}
         where = self._whereabouts(recovery)
         gone = recovery.ended | recovery.forked | failed
@@ -273,7 +280,9 @@ class RecoveryTracker:
             total_s=round(_time(last) - recovery.began_at, 3),
             checkpoint=start if restored else None,
             recomputed_steps=len(recomputed),
-            recomputed_samples=sum(self._samples.get(each, usual) for each in recomputed),
+            recomputed_samples=sum(
+                self._samples.get(each, 0 if each in reported else usual) for each in recomputed
+            ),
             state_bytes=last.get("transferred", {}).get("size_bytes"),
             whereabouts=where,
             missing=missing(where),
@@ -306,8 +315,9 @@ def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
     marks += sorted(((name, at) for name, at in found if at is not None), key=lambda each: each[1])
     if recovery.resumed is not None:
         marks.append(("all ready", _time(recovery.resumed)))
-    if "transferred" in last:
-        marks.append(("state", _time(last["transferred"])))
+    for key, name in (("loaded", "loaded"), ("transferred", "state")):
+        if key in last:
+            marks.append((name, _time(last[key])))
     if outcome == "recovered":
         marks.append(("next step" if recovery.resumed else "back", _time(last)))
     return {name: round(max(0.0, at - then), 3) for (_, then), (name, at) in pairwise(marks)}
@@ -316,10 +326,8 @@ def _phases(recovery: _Open, last: Entry, outcome: Outcome) -> dict[str, float]:
 def _what(exited: Entry) -> str:
     """Failure of a worker in words, without its name; our own errors are sentences of their own."""
     cause = str(exited["cause"])
-    name = f"rank {exited['rank']} "
-    if not exited["error"] or cause.startswith(name):
-        return cause.removeprefix(name)
-    return f"raised {exited['error']}: {cause}"
+    is_sentence = exited["error"] not in ("", OutOfMemory.__name__)
+    return f"raised {exited['error']}: {cause}" if is_sentence else cause
 
 
 def _who(event: Entry) -> str:

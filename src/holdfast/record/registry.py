@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import JobError
-from holdfast.job import JOB_FILE
+from holdfast.job import JOB_FILE, load
 from holdfast.linux.files import replace_synced
+from holdfast.linux.lifeline import LEAVE
 from holdfast.linux.lock import locked
 from holdfast.linux.process import Process
 from holdfast.record.moments import is_event
 from holdfast.record.state import RunState, StateName
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, is_held, is_held_here, state_dir
+from holdfast.rundir.run_directory import EVENTS, holder_of, is_held, is_held_here, state_dir
 
 if TYPE_CHECKING:
     from holdfast.record.views.brief import Brief
@@ -122,6 +123,25 @@ class Record:
                 time.sleep(SIGNALS_APART_S)  # two signals at once count as one
             process.send(signal.SIGTERM)
         return process
+
+    def leave(self) -> Process:
+        """Ask the command that works for it on this host to leave; returns its process.
+
+        Raises:
+            JobError: There is none, or the run has no other host.
+        """
+        if (first := self.process()) is not None:
+            if load.of_run(self.directory).most_hosts == 1:
+                raise JobError(f"{self.id} runs on this host alone; `holdfast stop` ends it")
+            first.send(LEAVE)
+            return first
+        pid = holder_of(self.directory)
+        with suppress(ProcessLookupError):
+            process = Process(pid, os.pidfd_open(pid)) if pid else None
+            if process is not None and holder_of(self.directory) == pid:  # so it is that process
+                process.send(signal.SIGTERM)
+                return process
+        raise JobError(f"no agent of this host works for {self.id}")
 
     def _waiting_pid(self) -> int:
         """The process of a run that waits to begin; 0 if it does not."""

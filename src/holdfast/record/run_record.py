@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -25,10 +26,11 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
+from holdfast.job.script_job import ScriptJob
 from holdfast.job.spec import Job
 from holdfast.job.train_job import TrainJob
 from holdfast.record import breakdown
-from holdfast.record.goodput import Cause, attribute
+from holdfast.record.goodput import Cause, EventKind, GoodputEvent, attribute
 from holdfast.record.metrics_reader import EvaluationResult, MetricsReader
 from holdfast.record.moments import is_event, is_failure, moments_of
 from holdfast.record.recovery_reports import RecoveryReport, reports_in
@@ -154,8 +156,8 @@ class RunRecord:
 
     @property
     def counts_steps(self) -> bool:
-        """True if the run records its steps and checkpoints, as scripts do not."""
-        return self.job is None or self.job.records_progress
+        """True if the run makes steps: that of a script does once it has made one."""
+        return self.job is None or self.job.records_progress or len(self.steps) > 0
 
     @property
     def tokens_per_sample(self) -> int | None:
@@ -332,12 +334,22 @@ class RunRecord:
 
     def _attributed(self) -> Goodput:
         evaluated = self.evaluations[-1].step if self.evaluations else 0
-        seconds = attribute(self.steps.committed(evaluated), moments_of(self.events))
+        moments = moments_of(self.events)
+        if isinstance(self.job, ScriptJob):
+            moments = map(self._with_step, moments)
+        seconds = attribute(self.steps.committed(evaluated), moments)
         total = sum(seconds.values())
         samples = sum(self.steps.columns["samples"])
         return Goodput(
             seconds=seconds, total_s=total, samples_per_s=samples / total if total else 0.0
         )
+
+    def _with_step(self, moment: GoodputEvent) -> GoodputEvent:
+        """A moment with the step from which a script resumes, which its first report tells."""
+        row = bisect_left(self.steps.columns["at"], moment.at)
+        if moment.kind is not EventKind.RESUMED or row == len(self.steps):
+            return moment
+        return replace(moment, step=self.steps.columns["step"][row] - 1)
 
 
 def _is_sample(line: Mapping[str, Any]) -> bool:

@@ -68,8 +68,8 @@ def state_of(
         longest_step_s: The longest time between two steps.
         now: Unix time, seconds.
         is_held: True if a process holds the run's directory.
-        counts_steps: True if the run records its steps, as scripts do not: these run once their
-            workers do.
+        counts_steps: True if the run makes steps. A script that has made none runs once its workers
+            do.
     """
     current: list[Mapping[str, Any]] = []  # of the newest attempt, the newest first
     for event in reversed(events):

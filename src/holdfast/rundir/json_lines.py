@@ -179,8 +179,13 @@ def columns(entries: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
+def forget_after(path: Path, step: int, *, removed: Path | None = None) -> list[dict[str, Any]]:
     """Truncate a file of steps after `step`, before it is continued from there.
+
+    Args:
+        path: The file.
+        step: The last step that is left.
+        removed: The file to which the lines after it are appended; None if they are not wanted.
 
     Returns:
         The entries of the last step that is left.
@@ -205,8 +210,21 @@ def forget_after(path: Path, step: int) -> list[dict[str, Any]]:
             kept.append(value)
         if start == 0 or first < step:
             break
+    if removed is not None:
+        _append_after(path, end, removed)
     os.truncate(path, end)
     return kept
+
+
+def _append_after(path: Path, start: int, copy: Path) -> None:
+    """Append the whole lines of a file after `start` to another one, as far as there is space."""
+    with path.open("rb") as file:
+        file.seek(start)
+        lines = (line for line in file if line.endswith(b"\n"))
+        if first := next(lines, b""):
+            with contextlib.suppress(OSError), copy.open("ab") as out:
+                out.write(first)
+                out.writelines(lines)
 
 
 def _lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any] | None]]:

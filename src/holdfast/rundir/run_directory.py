@@ -3,8 +3,10 @@
 runs/digits-20260102-150405/
   job.yaml            what was asked for
   run.id              names the run on all of its hosts
+  coordinator.address where the coordinator is, if it has moved, for the agent of this host
   events.jsonl        what happened
   metrics.jsonl       a line a step
+  recomputed.jsonl    the lines of steps that were computed again, as they were before
   recoveries.jsonl    recovery reports, if there were any
   system.jsonl        what the hosts use, every two seconds; see rundir.system_file
   profile.json        what hosts reach, if it was given; see hardware.profile_file
@@ -50,6 +52,7 @@ RUNS: Final = Path("runs")
 """Directory of runs whose own has not been named."""
 EVENTS: Final = "events.jsonl"
 METRICS: Final = "metrics.jsonl"
+RECOMPUTED: Final = "recomputed.jsonl"
 RECOVERIES: Final = "recoveries.jsonl"
 SYSTEM: Final = "system.jsonl"
 RESULT: Final = "result.json"
@@ -69,10 +72,15 @@ TOKEN: Final = SECRETS / "join.token"
 """For runs on several hosts: keys and tokens, which only their owner can read."""
 METRICS_TOKEN: Final = SECRETS / "metrics.token"
 """For those who read metrics from other hosts."""
+COORDINATOR_ADDRESS: Final = "coordinator.address"
+"""File with the gRPC address of the coordinator, for an agent of another host. Its command replaces
+it whenever the coordinator moves, and before it starts an agent: an old one would mislead that."""
 _LOCK: Final = ".lock"
 _MAX_HOLDER: Final = 300
 """Most of a lock's text that is read: the process that holds it, bytes."""
 ID: Final = "run.id"
+SEARCH: Final = "search.yaml"
+"""In the directory of a search, whose trials are runs in `trials/`."""
 
 
 class InUse(JobError):
@@ -89,11 +97,25 @@ def worker_log(logs: Path, rank: int) -> Path:
     return logs / f"rank-{rank}.log"
 
 
+def search_of(run_dir: Path) -> str:
+    """The name of the search of which a run is a trial; empty if it is none."""
+    search = run_dir.resolve().parent.parent
+    return search.name if (search / SEARCH).exists() else ""
+
+
 def run_id_of(run_dir: Path) -> str:
     """The id of the run in a directory; empty if it has none."""
     try:
         return (run_dir / ID).read_text(encoding="ascii")
     except FileNotFoundError:
+        return ""
+
+
+def moved_coordinator(run_dir: Path) -> str:
+    """The newest address of the coordinator that a run directory has; empty if none can be read."""
+    try:
+        return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+    except OSError:  # no agent ends because of its disk
         return ""
 
 
@@ -118,6 +140,13 @@ def is_held_here(run_dir: Path) -> bool:
         return False
     holder = (run_dir / _LOCK).read_text(encoding="utf-8", errors="replace")
     return holder.endswith(f" on {socket.gethostname()}")
+
+
+def holder_of(run_dir: Path) -> int:
+    """The process of this host that holds a run's directory; 0 for none."""
+    if not is_held_here(run_dir):
+        return 0
+    return int((run_dir / _LOCK).read_text(encoding="utf-8").partition(" ")[0])
 
 
 @contextmanager

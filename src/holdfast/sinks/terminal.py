@@ -70,6 +70,7 @@ class Terminal(Sink):
         console: Console to show it on; by default standard error.
         clock: Monotonic seconds.
         hint: Advice about a host that is lost; shown with the first one.
+        tokens_per_sample: Tokens of a sample; None if it has none.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Terminal(Sink):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         hint: str = "",
+        tokens_per_sample: int | None = None,
     ) -> None:
         self._tee = tee
         self._logs = logs
@@ -98,6 +100,7 @@ class Terminal(Sink):
         self._without_checkpoints: set[str] = set()
         """Hosts that could not write their newest one; an empty name for the only host."""
         self._hint = hint
+        self._tokens_per_sample = tokens_per_sample
 
     def on_line(self, line: Mapping[str, Any]) -> None:
         """Show events that need attention, and evaluations: in the live line or by a plain one."""
@@ -171,9 +174,10 @@ class Terminal(Sink):
             step = furthest.step
             total = furthest.total_steps or None
         now = self._clock()
-        if furthest is not None and (furthest.total_steps or furthest.epochs):
+        if furthest is not None and (furthest.total_steps or furthest.epochs or step):
             self._pace.note(now, step, max(worker.samples for worker in progress.values()))
-            facts = _facts(furthest, {worker.phase for worker in progress.values()}, self._pace())
+            phases = {worker.phase for worker in progress.values()}
+            facts = _facts(furthest, phases, self._pace(), self._tokens_per_sample)
         if self._bar is not None and (facts or wait):
             words = "  ".join(filter(None, (facts, self._evaluated, wait)))
             self._bar.update(self._task, total=total, completed=step, description=words)
@@ -196,19 +200,24 @@ class Terminal(Sink):
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
 
-def _facts(furthest: WorkerProgress, phases: set[str], pace: tuple[float, float] | None) -> str:
+def _facts(
+    furthest: WorkerProgress, phases: set[str], pace: tuple[float, float] | None, tokens: int | None
+) -> str:
     """Progress of the run, loss and speed in words, and what keeps some worker from training."""
     step = furthest.step
     total = furthest.total_steps
-    loss = "not finite" if furthest.loss is None else f"{furthest.loss:.4f}"
+    is_script = not (total or furthest.epochs)
+    unknown = "" if is_script else "loss not finite"
+    epoch = f"epoch {furthest.epoch + 1}" + (f"/{furthest.epochs}" if furthest.epochs else "")
     facts = [
-        f"epoch {furthest.epoch + 1}" + (f"/{furthest.epochs}" if furthest.epochs else ""),
+        "" if is_script else epoch,
         f"step {step}" + (f"/{total}" if total else ""),
-        f"loss {loss}" if step else "",
+        (unknown if furthest.loss is None else f"loss {furthest.loss:.4f}") if step else "",
     ]
     if pace is not None:
         steps_per_s, samples_per_s = pace
-        facts.append(f"{samples_per_s:,.0f} samples/s")
+        facts += [f"{samples_per_s:,.0f} samples/s"] if samples_per_s else []
+        facts += [f"{samples_per_s * tokens:,.0f} tokens/s"] if tokens else []
         if total:
             facts.append(f"{timedelta(seconds=round((total - step) / steps_per_s))} left")
     facts += [name for phase, name in _NAMED.items() if phase in phases]

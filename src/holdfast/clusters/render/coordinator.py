@@ -87,7 +87,9 @@ def _job(plan: RenderPlan) -> Document:
 def _main(plan: RenderPlan) -> Document:
     """The coordinator. It continues the run if the volume has it."""
     run = run_directory(plan)
-    begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", str(plan.hosts)]
+    is_elastic = plan.least_hosts < plan.hosts
+    hosts = f"{plan.least_hosts}:{plan.hosts}" if is_elastic else f"{plan.hosts}"
+    begin = ["holdfast", "coordinator", JOB_FILE, "--no-workers", "--hosts", hosts]
     begin += ["--run", run]
     metrics = f' --metrics "$POD_IP:{METRICS_PORT}"' if plan.has_metrics else ""
     script = (

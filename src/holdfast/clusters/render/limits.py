@@ -41,5 +41,5 @@ def limits(plan: RenderPlan, others: int, largest_bytes: int) -> list[Document]:
 
 
 def disruptions(plan: RenderPlan) -> Document:
-    """Limit of evictions: one agent at a time, as the others continue without it."""
-    return documents(plan, "disruptions", least=plan.hosts - 1)[0]
+    """Limit of evictions: one agent at a time, or as many as the run can begin without."""
+    return documents(plan, "disruptions", least=min(plan.hosts - 1, plan.least_hosts))[0]

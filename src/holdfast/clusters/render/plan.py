@@ -34,6 +34,7 @@ class RenderPlan:
         namespace: Namespace of the objects.
         image: Image of all containers.
         hosts: Pods that train, each with an agent. The coordinator's is one more.
+        least_hosts: The fewest of them to begin with.
         cpus: Cores of each of them.
         memory_bytes: Main memory of each of them.
         gpus: GPUs of each of them where there are GPUs.
@@ -48,6 +49,7 @@ class RenderPlan:
     namespace: str
     image: str
     hosts: int
+    least_hosts: int
     cpus: int
     memory_bytes: int
     gpus: int
@@ -76,7 +78,7 @@ def plan_of(
     Raises:
         JobError: Something in it cannot be rendered.
     """
-    if job.hosts < 2:
+    if job.most_hosts < 2:
         raise JobError("pods need a run on several hosts; give --hosts, at least 2")
     _check_image(image)
     _check_paths(job)
@@ -98,7 +100,8 @@ def plan_of(
         name=name,
         namespace=space,
         image=image,
-        hosts=job.hosts,
+        hosts=job.most_hosts,
+        least_hosts=job.hosts,
         cpus=amounts.cpus,
         memory_bytes=amounts.memory_bytes,
         gpus=amounts.gpus or job.workers_per_host,

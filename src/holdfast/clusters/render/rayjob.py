@@ -69,6 +69,7 @@ def _rayjob(plan: RenderPlan) -> Document:
         ray=RAY,
         head=_head(plan),
         agents=plan.hosts,
+        least=plan.least_hosts,
         worker=_worker(plan),
     )[0]
 

@@ -17,7 +17,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.clusters.render.plan import HostAmounts
+from holdfast.clusters.render.plan import HostAmounts, amounts_on_host
+from holdfast.job.train_job import TrainJob
 
 WARNING_S: Final = 120
 """How long before its time limit a job is told."""
@@ -39,30 +40,33 @@ exit "$status"
 """
 
 
-def sbatch(name: str, hosts: int, amounts: HostAmounts, words: Sequence[str]) -> str:
+def sbatch(job: TrainJob, words: Sequence[str]) -> str:
     """The script.
 
     Args:
-        name: The name of the job.
-        hosts: Its hosts.
-        amounts: Amounts that it asks for on each of them.
+        job: The job.
         words: The job and its keys, as `holdfast train` is given them.
     """
-    directives = [f"#SBATCH --{each}" for each in _directives(name, hosts, amounts)]
-    train = shlex.join(["holdfast", "train", *words, f"hosts={hosts}", "--on", "slurm"])
+    directives = [f"#SBATCH --{each}" for each in _directives(job, amounts_on_host(job))]
+    hosts = [f"hosts={job.hosts}"]
+    if job.most_hosts > job.hosts:
+        hosts.append(f"max_hosts={job.most_hosts}")
+    train = shlex.join(["holdfast", "train", *words, *hosts, "--on", "slurm"])
     begin = [
-        f'run="$PWD/runs/{name}-$SLURM_JOB_ID"  # the same after a requeue',
+        f'run="$PWD/runs/{job.name}-$SLURM_JOB_ID"  # the same after a requeue',
         'if [ -e "$run/job.yaml" ]; then set -- --resume; fi',
         f'{train} --run "$run" "$@" &',
     ]
     return "\n".join(["#!/bin/bash", *directives, "", *begin, _END])
 
 
-def _directives(name: str, hosts: int, amounts: HostAmounts) -> list[str]:
+def _directives(job: TrainJob, amounts: HostAmounts) -> list[str]:
+    is_elastic = job.most_hosts > job.hosts
+    nodes = f"{job.hosts}-{job.most_hosts}" if is_elastic else f"{job.hosts}"
     memory = -(-amounts.memory_bytes // (1 << 20))
     return [
-        f"job-name={name}",
-        f"nodes={hosts}",
+        f"job-name={job.name}",
+        f"nodes={nodes}",
         "ntasks-per-node=1",
         f"cpus-per-task={amounts.cpus}",
         *([f"mem={memory}M"] if memory else []),
@@ -71,5 +75,5 @@ def _directives(name: str, hosts: int, amounts: HostAmounts) -> list[str]:
         "requeue",
         f"signal=TERM@{WARNING_S}",
         "open-mode=append",
-        f"output={name}-%j.log",
+        f"output={job.name}-%j.log",
     ]

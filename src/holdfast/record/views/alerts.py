@@ -51,8 +51,7 @@ def alerts_of(record: RunRecord, now: float) -> list[Alert]:
         record: A run that trains.
         now: Unix time, seconds.
     """
-    rules = _RULES if record.counts_steps else _RULES_OF_SCRIPTS
-    found = [evaluate(record, now) for evaluate in rules]
+    found = [evaluate(record, now) for evaluate in _RULES if _applies(evaluate, record)]
     return sorted(found, key=lambda each: (not each.is_firing, each.rule.severity))
 
 
@@ -229,6 +228,13 @@ def _started_at(record: RunRecord, now: float) -> float:
     return float(next(started, {"time_unix_s": now})["time_unix_s"])
 
 
+def _applies(rule: Callable[..., Alert], record: RunRecord) -> bool:
+    """False for rules on what a script keeps to itself."""
+    if rule is _checkpoint_age:
+        return record.job is None or record.job.records_progress
+    return rule is not _no_step or record.counts_steps
+
+
 _RULES: Final = (
     _no_step,
     _gpu_utilization,
@@ -239,4 +245,3 @@ _RULES: Final = (
     _checkpoint_failures,
     _imbalance,
 )
-_RULES_OF_SCRIPTS: Final = tuple(rule for rule in _RULES if rule not in (_no_step, _checkpoint_age))

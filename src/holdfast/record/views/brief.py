@@ -65,7 +65,7 @@ def _steps(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _counts_steps(path: Path) -> bool:
-    """True for a training run; a run of a script has no steps."""
+    """True for a training run; a script may make no steps."""
     try:
         job = (path / JOB_FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -32,8 +32,8 @@ RECOVERING: Final = (
 """Causes whose time a run without failures does not spend."""
 MAX_KEYS: Final = 3
 """Keys that a note about a difference names."""
-_OF_DATA: Final = ("task", "data", "params", "script")
-"""Keys of a job that decide what it learns from."""
+_MAY_BE_OF_DATA: Final = ("task", "params", "script")
+"""Keys of a job that, besides `data`, may decide what it learns from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def _row(record: RunRecord, name: str, price: float | None) -> Row:
     """Figures of a run; their names are those of `holdfast compare --json`."""
     job = record.job
-    use = record.goodput()
+    use = _without_pauses(record.goodput())
     samples = sum(record.steps.columns["samples"])
     row: Row = {"name": name, "state": record.state().name, "wall_s": use.total_s}
     if job is not None:
@@ -103,10 +103,20 @@ def _row(record: RunRecord, name: str, price: float | None) -> Row:
     result = record.result or {}
     row |= {key: result.get(key) for key in ("exactness", "weights_sha256")}
     if price is not None and job is not None:
-        hours = (use.total_s - use.seconds[Cause.STOPPED]) / SECONDS_PER_HOUR
-        cost = job.hosts * hours * price
+        cost = job.hosts * use.total_s / SECONDS_PER_HOUR * price
         row |= {"cost": cost, "cost_per_1000": 1000 * cost / samples if samples else None}
     return row
+
+
+def _without_pauses(use: Goodput) -> Goodput:
+    """The use of the time between the start and the end of each attempt."""
+    running_s = use.total_s - use.seconds[Cause.STOPPED]
+    share = running_s / use.total_s if running_s > 0 else 1.0
+    return Goodput(
+        seconds={**use.seconds, Cause.STOPPED: 0.0},
+        total_s=running_s,
+        samples_per_s=use.samples_per_s / share,
+    )
 
 
 def _speed(record: RunRecord, use: Goodput) -> Row:
@@ -199,8 +209,11 @@ def _differences(records: Sequence[RunRecord], names: Sequence[str]) -> list[str
         if keys and type(record.job) is type(first.job):
             ours = _config(record)
             theirs = _config(first)
-            is_other = any(ours.get(key) != theirs.get(key) for key in _OF_DATA)
-            losses = "; it learns from other data, so losses do not compare" if is_other else ""
+            losses = ""
+            if any(ours.get(key) != theirs.get(key) for key in _MAY_BE_OF_DATA):
+                losses = "; losses compare only if both learn from the same data"
+            if ours.get("data") != theirs.get("data"):
+                losses = "; it learns from other data, so losses do not compare"
             notes.append(f"{name} differs from {names[0]}: {keys}{losses}")
     return notes
 
@@ -212,7 +225,7 @@ def _gaps(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
         if record.job is None:
             notes.append(f"{name}: this version cannot read its job")
         if not record.counts_steps:
-            notes.append(f"{name} runs a script, whose steps and losses are not recorded")
+            notes.append(f"{name} runs a script that has made no step")
         elif not len(record.steps):
             notes.append(f"{name} has committed no step")
     return notes

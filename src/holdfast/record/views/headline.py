@@ -19,6 +19,7 @@ ACTIONS: Final = {
     "checkpoint-bound": "Raise `checkpoint.every_steps`.",
     "shard-bound": "Set `shards` lower.",
     "coarse shards": "Set `shards` higher.",
+    "memory-bound": "Set `shards` higher: each is smaller.",
     "near the memory limit": "Set `shards` higher: each is smaller.",
 }
 """Remedies against a bottleneck."""

@@ -12,6 +12,7 @@ from math import isnan, nan
 from typing import Final
 
 from holdfast.record.run_record import RunRecord
+from holdfast.record.units import percent
 from holdfast.record.views.run_at import RunAt
 
 WINDOWS: Final = 100
@@ -47,14 +48,14 @@ def window_s(start: float, end: float) -> float:
 
 
 def pace_of(run: RunAt) -> Pace | None:
-    """Current speed of a run; None before its second step."""
+    """Current speed of a run; None before its second step, and if its samples are not known."""
     columns = run.record.steps.columns
     start = run.start
     end = run.stepped_until
     at = columns["at"]
     samples = columns["samples"]
     seconds = columns["seconds"]
-    if len(at) < 2 or end <= start:
+    if len(at) < 2 or end <= start or not samples[-1]:
         return None
     window = window_s(start, end)
     begin = max(end - window, start)
@@ -70,6 +71,20 @@ def pace_of(run: RunAt) -> Pace | None:
             spent += part * seconds[row]
     throughput = timed / spent if spent > 0.02 * window else nan
     return Pace(throughput=throughput, goodput=done / max(end - begin, 1e-6))
+
+
+def goodput_of(run: RunAt) -> tuple[float, str] | None:
+    """Goodput of a run, samples per second, and its share in words: of the whole run once it has
+    ended. None before its second step.
+    """
+    pace = pace_of(run)
+    if pace is None:
+        return None
+    if run.has_ended:
+        whole = run.record.goodput()
+        return whole.samples_per_s, f"{percent(whole.share)} useful"
+    share = "no step lately" if isnan(pace.share) else f"{percent(pace.share)} of throughput"
+    return pace.goodput, share
 
 
 def left_s(run: RunAt) -> float | None:

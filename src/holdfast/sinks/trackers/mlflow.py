@@ -67,7 +67,7 @@ class MLflow:
         for each in self._client.search_runs([experiment], query):
             found = each if found is None or each.info.run_id == known else found
         if found is None:
-            tags = {"mlflow.runName": run.path.name, _RUN_ID: run.run_id}
+            tags = {"mlflow.runName": run.name, _RUN_ID: run.run_id}
             found = self._client.create_run(experiment, tags=tags | _tags(run.tags))
         run_id = found.info.run_id
         missing = [

@@ -51,7 +51,7 @@ class OpenTelemetry:
             "host.name": run.tags["host"],
             "holdfast.job": run.job.name,
             "holdfast.run_id": run.run_id,
-            "holdfast.run": run.path.name,
+            "holdfast.run": run.name,
         }
         return True
 

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from holdfast.errors import JobError
 from holdfast.linux.lock import locked
 from holdfast.rundir import code_version, json_lines
-from holdfast.rundir.run_directory import METRICS, run_id_of
+from holdfast.rundir.run_directory import METRICS, run_id_of, search_of
 from holdfast.sinks.trackers import spool
 from holdfast.sinks.trackers.artifacts import Artifacts, status_of
 from holdfast.sinks.trackers.spool import SpoolCursor
@@ -114,11 +114,7 @@ class Sender:
     def unsent(self) -> str:
         """Name what is not sent, in words."""
         sent = max(0, self._kept.cursor.steps.step)
-        step = 0
-        if self._job.records_progress:
-            step = max(
-                (line["step"] for line in json_lines.last(self._run_dir / METRICS)), default=0
-            )
+        step = max((line["step"] for line in json_lines.last(self._run_dir / METRICS)), default=0)
         return f"what came after step {sent} of {step}" if step > sent else "the end of the run"
 
     def _run(self) -> None:
@@ -172,9 +168,8 @@ class Sender:
                 self._kept = Kept()  # it has lost what it had
             self._is_open = True
             self._keep()
-        has_steps = self._job.records_progress
         while not self._given_up.is_set():
-            batch, cursor = spool.read(self._run_dir, self._kept.cursor, has_steps=has_steps)
+            batch, cursor = spool.read(self._run_dir, self._kept.cursor, self._job)
             if cursor == self._kept.cursor:
                 return
             if batch:
@@ -236,6 +231,8 @@ def _tags(run_dir: Path) -> dict[str, str]:
             tags[f"version.{name}"] = metadata.version(name)
     if commit := code_version.kept(run_dir).commit:
         tags["git.commit"] = commit
+    if search := search_of(run_dir):
+        tags["search"] = search
     return tags
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from holdfast.record.recovery_reports import RecoveryReport, reports_in
 from holdfast.rundir.follow import Cursor, JsonTail, StepCursor, StepTail
 from holdfast.rundir.run_directory import METRICS, RECOVERIES, SYSTEM
-from holdfast.sinks.trackers.tracker import Batch, Point
+from holdfast.sinks.trackers.tracker import Batch, Point, TrackedJob
 from holdfast.strict import Strict
 
 BATCH_BYTES: Final = 1 << 16
@@ -40,32 +40,34 @@ class SpoolCursor(Strict):
     samples: int = 0
 
 
-def read(run_dir: Path, cursor: SpoolCursor, *, has_steps: bool) -> tuple[Batch, SpoolCursor]:
+def read(run_dir: Path, cursor: SpoolCursor, job: TrackedJob) -> tuple[Batch, SpoolCursor]:
     """The next batch of a run, and the cursor after it; the same cursor if nothing is new.
 
     Args:
         run_dir: The run's directory.
         cursor: End of what has been read.
-        has_steps: True if the run writes `metrics.jsonl`; a script's file of this name is its own.
+        job: The run's job.
 
     Raises:
         OSError: A file cannot be read.
     """
     points: list[Point] = []
-    if has_steps:
-        cursor = _read_metrics(run_dir / METRICS, cursor, points)
+    cursor = _read_metrics(run_dir / METRICS, cursor, job.tokens_per_sample, points)
     cursor = _read_system(run_dir / SYSTEM, cursor, points)
     reports, cursor = _read_recoveries(run_dir / RECOVERIES, cursor)
     points += [point for report in reports for point in _of_recovery(report)]
     return Batch(points=points, recoveries=reports), cursor
 
 
-def _read_metrics(path: Path, cursor: SpoolCursor, points: list[Point]) -> SpoolCursor:
+def _read_metrics(
+    path: Path, cursor: SpoolCursor, tokens: int | None, points: list[Point]
+) -> SpoolCursor:
     tail = StepTail(path, cursor.steps)
     now = cursor.time_unix_s
     for line in tail(BATCH_BYTES):
         now = line.get("time_unix_s", now)
-        points += _of_evaluation(line, now) if "evaluation" in line else _of_step(line, now)
+        is_step = "evaluation" not in line
+        points += _of_step(line, tokens, now) if is_step else _of_evaluation(line, now)
     return cursor.model_copy(update={"steps": tail.cursor, "time_unix_s": now})
 
 
@@ -84,10 +86,12 @@ def _read_recoveries(path: Path, cursor: SpoolCursor) -> tuple[list[RecoveryRepo
     return reports, cursor.model_copy(update={"recoveries": tail.cursor})
 
 
-def _of_step(line: Line, now: float) -> Iterator[Point]:
+def _of_step(line: Line, tokens: int | None, now: float) -> Iterator[Point]:
     values = {name: line.get(name) for name in ("loss", "norm", "lr", "scale", "epoch")}
-    if line.get("seconds"):
-        values["samples_per_s"] = line["samples"] / line["seconds"]
+    if line.get("seconds") and line["samples"]:
+        rate = line["samples"] / line["seconds"]
+        values["samples_per_s"] = rate
+        values["tokens_per_s"] = rate * tokens if tokens else None
     yield from _points("train", values | line.get("logged", {}), line["step"], now)
 
 

@@ -47,13 +47,13 @@ class TrackedJob:
         name: Its name.
         params: Its keys, dotted, and their values as text.
         text: The job as YAML.
-        records_progress: True if its runs write `metrics.jsonl`.
+        tokens_per_sample: Tokens of a sample; None if it has none.
     """
 
     name: str
     params: Mapping[str, str]
     text: str
-    records_progress: bool
+    tokens_per_sample: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,16 @@ class TrackedRun:
     run_id: str
     job: TrackedJob
     tags: Mapping[str, str]
+
+    @property
+    def search(self) -> str | None:
+        """The search of which it is a trial; None if it is none."""
+        return self.tags.get("search")
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return f"{self.search}/{self.path.name}" if self.search else self.path.name
 
 
 class Tracker(Protocol):

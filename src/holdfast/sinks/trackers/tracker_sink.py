@@ -114,7 +114,7 @@ def senders(
         name=job.name,
         params=dict(_flat(job.model_dump(mode="json", exclude={"trackers", "program"}))),
         text=load.dump(job, without={"program"}),
-        records_progress=job.records_progress,
+        tokens_per_sample=job.tokens_per_sample,
     )
     return [Sender(tracker, run_dir, tracked, artifacts) for tracker in chosen], artifacts
 

@@ -47,7 +47,8 @@ class Wandb:
         self._artifact = f"run-{run.run_id}"
         self._run = wandb.init(
             id=run.run_id,
-            name=run.path.name,
+            name=run.name,
+            group=run.search,
             project=self._project,
             dir=str(run.path),
             resume="allow",

@@ -7,20 +7,20 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from typing import Final
 
 from rich.text import Text
 
+from holdfast.job.script_job import ScriptJob
 from holdfast.record import history
 from holdfast.record.breakdown import OTHER
 from holdfast.record.recovery_reports import causes_in_words
 from holdfast.record.run_record import Event
 from holdfast.record.state import StateName
-from holdfast.record.units import MISSING, clock, count, digits, duration, percent
+from holdfast.record.units import MISSING, clock, count, digits, duration
 from holdfast.record.views.headline import headline_of
 from holdfast.record.views.metric import metric_of
-from holdfast.record.views.pace import epochs_of, left_s, mean_loss, pace_of, step_s
+from holdfast.record.views.pace import epochs_of, goodput_of, left_s, mean_loss, step_s
 from holdfast.record.views.run_at import FailureMark, RunAt, joined_hosts, step_at
 from holdfast.record.views.worker_rows import CPU, RUNNING, WorkerNow, worst_first
 from holdfast.views.terminal import lines
@@ -95,7 +95,7 @@ def _progress(run: RunAt, width: int, look: Look) -> Text:
 def _left(run: RunAt, width: int) -> Text:
     epochs = epochs_of(run.record)
     left = Text(f"epoch {epochs[0]:.1f} of {epochs[1]}" if epochs else "")
-    if not epochs and run.has_steps:
+    if not epochs and run.has_steps and not isinstance(run.record.job, ScriptJob):
         left = Text(f"epoch {run.record.steps.columns['epoch'][-1] + 1}")
     remaining = None if run.has_ended else left_s(run)
     return sides(left, Text("" if remaining is None else f"{duration(remaining)} left"), width)
@@ -117,14 +117,12 @@ def figures(run: RunAt, width: int) -> list[Text]:
 
 
 def _goodput(run: RunAt) -> str:
-    if run.has_ended:
-        whole = run.record.goodput()
-        return f"{digits(whole.samples_per_s)}/s, {percent(whole.share)} useful"
-    pace = pace_of(run)
-    if pace is None:
+    goodput = goodput_of(run)
+    if goodput is None:
         return MISSING
-    share = "no step lately" if isnan(pace.share) else f"{100 * pace.share:.0f} % of throughput"
-    return f"{digits(pace.goodput)}/s, {share}"
+    rate, share = goodput
+    tokens = run.record.tokens_per_sample
+    return f"{digits(rate)}/s, {f'{digits(rate * tokens)} tokens/s, ' if tokens else ''}{share}"
 
 
 def _failures(run: RunAt) -> str:

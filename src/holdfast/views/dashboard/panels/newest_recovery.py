@@ -17,6 +17,7 @@ _PHASES: Final = {
     "halted": ("others halted", "--amber-fill"),
     "forked": ("replacement forked", "--amber-fill"),
     "all ready": ("workers ready", "--amber-fill"),
+    "loaded": ("checkpoint loaded", "--amber-fill"),
     "state": ("state transferred", "--amber-fill"),
     "next step": ("first step", "--kelp-fill"),
     "back": ("coordinator back", "--kelp-fill"),

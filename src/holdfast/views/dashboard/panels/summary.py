@@ -7,9 +7,9 @@ from math import isnan
 import numpy as np
 
 from holdfast.record.state import StateName
-from holdfast.record.units import MISSING, NBSP, count, digits, duration, percent, size
+from holdfast.record.units import MISSING, NBSP, count, digits, duration, size
 from holdfast.record.views.metric import metric_of
-from holdfast.record.views.pace import RECENT_S, epochs_of, left_s, mean_loss, pace_of
+from holdfast.record.views.pace import RECENT_S, epochs_of, goodput_of, left_s, mean_loss
 from holdfast.views.dashboard.markup import Panel, text
 from holdfast.views.dashboard.view import View
 
@@ -107,15 +107,11 @@ def _metric(view: View) -> tuple[str, str, str]:
 
 
 def _goodput(view: View) -> tuple[str, str, str]:
-    pace = pace_of(view)
-    if pace is None:
-        return "Goodput", MISSING, "no step yet"
-    rate = pace.goodput
-    note = "no step lately" if isnan(pace.share) else f"{percent(pace.share)} of throughput"
-    if view.has_ended:
-        whole = view.record.goodput()
-        rate = whole.samples_per_s
-        note = f"{percent(whole.share)} useful"
+    goodput = goodput_of(view)
+    if goodput is None:
+        note = "its samples are not known" if len(view.record.steps) > 1 else "no step yet"
+        return "Goodput", MISSING, note
+    rate, note = goodput
     if tokens := view.record.tokens_per_sample:
         note = f"{digits(rate * tokens)} tokens/s · {note}"
     return "Goodput", f"{digits(rate)}<small>samples/s</small>", note
