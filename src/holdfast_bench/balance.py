@@ -284,8 +284,9 @@ def run(options: argparse.Namespace) -> Measured:
         JobError: The options contradict each other.
     """
     if options.job:
-        own = own_job.balance(own_job.of_options(options), options.systems, options.rounds)
-        return Measured(rounds=options.rounds, rows=own)
+        own = own_job.of_options(options)
+        found = own_job.balance(own, options.systems, options.rounds, options.steps)
+        return Measured(rounds=options.rounds, rows=found)
     chosen = cases(options)
     rows = run_cases(chosen, options.rounds)
     return Measured(rounds=options.rounds, rows=rows)

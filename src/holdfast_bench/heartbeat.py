@@ -21,15 +21,12 @@ from typing import Any, Final
 
 from holdfast.core.protocol import Status
 from holdfast.errors import HoldfastError
-from holdfast.job import load
-from holdfast.launch.child import Child
 from holdfast.rundir.follow import JsonTail
-from holdfast.rundir.run_directory import EVENTS, TOKEN, RunDirectory
-from holdfast.runs.hosts.endpoint import Endpoint, free_port, make_secrets, make_token
+from holdfast.rundir.run_directory import EVENTS
 from holdfast.wire.join import control_address, join
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
-from holdfast.wire.token import Token
+from holdfast_bench.lone_coordinator import LoneCoordinator
 from holdfast_bench.results.figures import spread
 from holdfast_bench.results.result import Measured
 
@@ -80,8 +77,9 @@ class _Relay:
 class _Agent:
     """A host that has joined, without workers."""
 
-    def __init__(self, endpoint: Endpoint, token: Token, probe_address: str) -> None:
-        joined = join(endpoint.public, token, "bench", DEADLINE_S, None)
+    def __init__(self, coordinator: LoneCoordinator, probe_address: str) -> None:
+        endpoint = coordinator.endpoint
+        joined = join(endpoint.public, coordinator.token, "bench", DEADLINE_S, None)
         self.name = joined.message.name
         self._probe_address = probe_address
         self.relay = _Relay(control_address(endpoint.public))
@@ -110,28 +108,15 @@ class _Cluster:
     def __init__(self, folder: Path, interval_s: float, num_agents: int) -> None:
         self._owned = ExitStack()
         self.interval_s = interval_s
-        endpoint = Endpoint(address="127.0.0.1", port=free_port())
         heartbeat = {"interval_s": interval_s, "timeout_s": TIMEOUT_INTERVALS * interval_s}
         hosts = num_agents + 1  # the coordinator's own never joins, so nothing else happens
         keys = {"workers": hosts, "hosts": hosts, "heartbeat": heartbeat}
-        job = load.check({**keys, "data": {"name": "digits"}}, where="bench")
-        with RunDirectory(folder, job, resume=False):
-            make_secrets(folder, endpoint)
-            make_token(folder, num_agents)
-        options = {
-            "run-dir": folder,
-            "attempt": "a1",
-            "address": f"unix:{folder}/socket",
-            "public": endpoint.public,
-            "joining": num_agents,
-        }
-        self._coordinator = Child.start("holdfast.coordinator.main", options, folder / "log")
-        self._owned.callback(self._coordinator.close)
-        token = Token.parse((folder / TOKEN).read_text(encoding="ascii").strip())
+        self.coordinator = LoneCoordinator(folder, keys, num_agents)
+        self._owned.callback(self.coordinator.close)
         self._silent = self._owned.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = f"127.0.0.1:{self._silent.getsockname()[1]}"
         self._fill_backlog()
-        self.agents = [_Agent(endpoint, token, address) for _ in range(num_agents)]
+        self.agents = [_Agent(self.coordinator, address) for _ in range(num_agents)]
         for agent in self.agents:
             self._owned.callback(agent.close)
         self._events = JsonTail(folder / EVENTS)
@@ -161,11 +146,6 @@ class _Cluster:
         """Send heartbeats for a while."""
         end = time.monotonic() + seconds
         self.run_until(lambda: time.monotonic() >= end)
-
-    def cpu_s(self) -> float:
-        """CPU seconds that the coordinator has used."""
-        tasks = Path(f"/proc/{self._coordinator.pid}/task").glob("*/schedstat")
-        return sum(int(path.read_text(encoding="ascii").split()[0]) for path in tasks) / 1e9
 
     def detection_s(self, agent: _Agent) -> float:
         """Cut an agent off; returns the seconds until the coordinator knows that it is."""
@@ -200,13 +180,13 @@ def measure(interval_s: float, num_agents: int, seconds: float) -> dict[str, Any
         cluster = _Cluster(Path(folder) / "run", interval_s, num_agents)
         try:
             cluster.run_for(max(2.0, 2 * interval_s))
-            cpu_s = cluster.cpu_s()
+            cpu_s = cluster.coordinator.cpu_s()
             began = time.monotonic()
             before = sum(agent.relay.num_bytes for agent in cluster.agents)
             cluster.run_for(seconds)
             elapsed_s = time.monotonic() - began
             num_bytes = sum(agent.relay.num_bytes for agent in cluster.agents) - before
-            cpu_s = cluster.cpu_s() - cpu_s
+            cpu_s = cluster.coordinator.cpu_s() - cpu_s
             found = []
             for agent in cluster.agents[:MAX_CUTS]:
                 cluster.run_for(chance.uniform(0, interval_s))

@@ -11,6 +11,8 @@ The arena is polled every millisecond, and the run's events are read:
 
 Other systems are measured in the same rounds: those of `holdfast_bench.peers` that are installed
 for the interpreter of `--peers-python`, and any command of `--compare`.
+
+With `--job`, your own job recovers on `--hosts` hosts instead, on this machine or with `--on`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.launch.child import KILL_TIMEOUT_S
-from holdfast_bench import goodput
+from holdfast_bench import goodput, own_job, own_recovery
 from holdfast_bench.arguments import add_names, add_rounds
 from holdfast_bench.launch import Recovery
 from holdfast_bench.peers.systems import Peer, installed
@@ -197,6 +199,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="Interpreter whose torchrun, torchft and Ray Train are also measured.",
     )
+    own_job.add_hosts(own_job.add_options(parser), "1")
 
 
 def _named_command(text: str) -> tuple[str, str]:
@@ -210,8 +213,12 @@ def run(options: argparse.Namespace) -> Measured:
     """Measure every workload.
 
     Raises:
-        JobError: The interpreter of the other systems is none, or lacks what all of them need.
+        JobError: The interpreter of the other systems is none, or lacks what all of them need; or
+            the job cannot be measured.
     """
+    if options.job:
+        own = own_recovery.rows(own_job.of_options(options), options.hosts, options.rounds)
+        return Measured(rounds=options.rounds, rows=own)
     python = options.peers_python
     peers, absent = installed(python) if python else ([], {})
     rows = []

@@ -55,10 +55,10 @@ def restart_ddp(workload: str, chance: random.Random) -> float:
         HoldfastError: It did not restart.
     """
     keys = {"sync": "ddp", "checkpoint": {"every_steps": peer_script.EVERY}}
-    return injure(workload, chance, partial(_kill, chance), **keys)
+    return injure(workload, chance, partial(kill, chance), **keys)
 
 
-def _kill(chance: random.Random, live: LiveRun) -> float:
+def kill(chance: random.Random, live: LiveRun) -> float:
     """Kill one of the workers; returns the seconds until all have committed a step since."""
     killed = chance.randrange(WORKERS)
     generation = live.arena.newest_generation

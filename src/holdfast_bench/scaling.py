@@ -169,7 +169,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, default=48, help="Number of measured steps.")
     add_rounds(parser, 5)
     own = own_job.add_options(parser)
-    own.add_argument("--hosts", type=counts, default="1,2,4", help="Numbers of hosts to measure.")
+    own_job.add_hosts(own, "1,2,4")
 
 
 def run(options: argparse.Namespace) -> Measured:
@@ -179,8 +179,9 @@ def run(options: argparse.Namespace) -> Measured:
         JobError: The job cannot be measured.
     """
     if options.job:
-        own = own_job.scaling(own_job.of_options(options), options.hosts, options.rounds)
-        return Measured(rounds=options.rounds, rows=own)
+        own = own_job.of_options(options)
+        found = own_job.scaling(own, options.hosts, options.rounds, options.steps)
+        return Measured(rounds=options.rounds, rows=found)
     rows = [
         row
         for workload in options.workloads

@@ -5,8 +5,8 @@
     restart    rank 1 is killed; all workers restart from the newest checkpoint
 
 Rows with `measure: step` have the loss of each committed step, and its time since the kill; steps
-that were computed again are marked. Rows with `measure: run` have the phases of the recovery and
-the weights.
+that were computed again are marked, and `measure: replaced` has them as they were before. Rows with
+`measure: run` have the phases of the recovery and the weights.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ def train(recovery: Recovery | None, folder: Path, forks: ForkServer) -> list[Ro
         {**weights, "steps": result.steps, **_recovery(run_dir)},
         *(
             {
-                "measure": "step",
+                "measure": measure,
                 "recovery": name,
                 "step": line["step"],
                 "loss": round(line["loss"], 4),
                 "at_s": round(line["time_unix_s"] - killed_at, 3),
-                "again": line["step"] in again,
+                "again": measure == "step" and line["step"] in again,
             }
-            for line in records.steps()
+            for measure, lines in (("step", records.steps()), ("replaced", records.replaced()))
+            for line in lines
         ),
     ]
 

@@ -1,6 +1,7 @@
 """Trial: a run of holdfast that is started, waited for, injured and read back.
 
     train      a run, from its start to its end
+    completed  the same as users run it, on this machine or where an engine places it
     injure     a run in this process, which gets a fault at a random moment of a step
 
 `launch` does the same with the processes of any system.
@@ -8,23 +9,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from holdfast.api.reserve import engine_hosts
+from holdfast.api.train import run_job
 from holdfast.arena.find import open_arena
 from holdfast.arena.memory import Arena, Phase, Word
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job import load
+from holdfast.job.train_job import TrainRequest
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import EVENTS, METRICS, RunDirectory
+from holdfast.rundir.run_directory import EVENTS, METRICS, RECOMPUTED, RESULT, RunDirectory
 from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.placement import THIS_HOST, Placement
 from holdfast.runs.run import LaunchOptions, run
@@ -36,6 +42,8 @@ RUN_TIMEOUT_S: Final = 300.0
 AGENT_TIMEOUT_S: Final = 10.0
 """Longest time until an agent has opened its host's memory."""
 POLL_S: Final = 0.001
+LOOK_S: Final = 0.1
+"""Time between two looks at the records of a run."""
 AT_WORK: Final = (
     Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.COLLECT, Phase.REDUCE, Phase.OPTIMIZER,
 )  # fmt: skip
@@ -82,8 +90,17 @@ class RunRecords:
         return [event for event in lines if event["event"] in names or not names]
 
     def steps(self) -> list[Line]:
-        """The steps; one that was computed again is there twice."""
+        """The steps; of one that was computed again, the line that counts."""
         return [line for line in _lines(self.run_dir / METRICS) if "loss" in line]
+
+    def replaced(self) -> list[Line]:
+        """The steps that were computed again, as they were before."""
+        return [line for line in _lines(self.run_dir / RECOMPUTED) if "loss" in line]
+
+    def result(self) -> Line:
+        """The result of a run that has ended; see `completed`."""
+        found: Line = json.loads((self.run_dir / RESULT).read_text(encoding="utf-8"))
+        return found
 
     def pid_of(self, rank: int) -> int:
         """The newest process of a rank."""
@@ -148,13 +165,18 @@ class LiveRun:
 
     Attributes:
         records: Its records.
+        placement: Its hosts.
         arena: The memory of its host: events are too slow to measure milliseconds.
+        over: True if it has ended.
+        ended_here: True if what watches it has ended it.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, placement: Placement) -> None:
         self.records = RunRecords(run_dir)
+        self.placement = placement
         self.arena: Arena
         self.over = False
+        self.ended_here = False
 
     def wait(self, happened: Callable[[], bool], timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Poll every millisecond until `happened()`.
@@ -170,6 +192,23 @@ class LiveRun:
 
         if not wait_until(happened, timeout_s, POLL_S, check):
             raise error
+
+    def reaches(self, steps: float, timeout_s: float) -> bool:
+        """Wait until so many steps are recorded; False if the run ends before.
+
+        Raises:
+            JobError: They take too long.
+        """
+
+        def has_come() -> bool:
+            return self.over or (steps < math.inf and len(self.records.steps()) >= steps)
+
+        if wait_until(has_come, timeout_s, LOOK_S):
+            return not self.over
+        raise JobError(
+            f"only {len(self.records.steps())} steps within {timeout_s:.0f} s; raise --timeout-s, "
+            "or measure fewer steps"
+        )
 
     def wait_for_work(self, rank: int, timeout_s: float = RUN_TIMEOUT_S) -> None:
         """Poll every millisecond until a rank computes a step.
@@ -204,6 +243,53 @@ class LiveRun:
         self.arena.close()  # the mapping stays
 
 
+@contextmanager
+def completed(
+    job: TrainRequest, on: str = "", watch: Callable[[LiveRun], bool] = lambda _: False
+) -> Iterator[RunRecords]:
+    """The records of a run that has ended, with its result; its directory is deleted afterwards.
+
+    Args:
+        job: The job.
+        on: Engine that places it, as in `--on`; empty for this machine.
+        watch: Called in a thread while it runs. It stops the run if it returns True, and ends it at
+            once if it raises.
+
+    Raises:
+        HoldfastError: The run failed.
+        KeyboardInterrupt: A signal has ended it.
+        Exception: What `watch` raised.
+    """
+    controls = Controls()
+    options = LaunchOptions(controls=controls)
+    hosts = engine_hosts(job, on) if on else nullcontext(THIS_HOST)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool, hosts as placement:
+        run_dir = Path(folder) / "run"
+        live = LiveRun(run_dir, placement)
+        watching = pool.submit(_watched, live, controls, watch)
+        try:
+            run_job(job, options, run_dir=run_dir, resume=False, placement=placement)
+        finally:
+            live.over = True
+            if live.ended_here:
+                watching.result()
+            elif controls.stop:
+                raise KeyboardInterrupt
+        watching.result()
+        yield live.records
+
+
+def _watched(live: LiveRun, controls: Controls, watch: Callable[[LiveRun], bool]) -> None:
+    try:
+        live.ended_here = watch(live)
+    except Exception:
+        live.ended_here = not live.over
+        controls.abort = live.ended_here
+        raise
+    finally:
+        controls.stop |= live.ended_here
+
+
 def injure(
     workload: str, chance: random.Random, inject: Callable[[LiveRun], T], **keys: object
 ) -> T:
@@ -218,35 +304,16 @@ def injure(
     Raises:
         HoldfastError: The run ended before it recovered.
     """
-    controls = Controls()
     job = load.check({**job_keys(workload, WORKERS, steps=10_000), **keys}, where="benchmark")
     results = list[T]()
-    errors = list[Exception]()
-    with tempfile.TemporaryDirectory() as folder:
-        live = LiveRun(Path(folder) / "run")
 
-        def watch() -> None:
-            try:
-                live.open_arena()
-                live.wait(lambda: min(live.committed()) >= FAULT_STEP)
-                seconds = [line["seconds"] for line in live.records.steps() if line["step"] > 1]
-                time.sleep(chance.random() * statistics.median(seconds))
-                results.append(inject(live))
-            except Exception as error:  # noqa: BLE001  # raised again where the run was started
-                errors.append(error)
-            finally:
-                controls.stop = True
+    def watch(live: LiveRun) -> bool:
+        live.open_arena()
+        live.wait(lambda: min(live.committed()) >= FAULT_STEP)
+        seconds = [line["seconds"] for line in live.records.steps() if line["step"] > 1]
+        time.sleep(chance.random() * statistics.median(seconds))
+        results.append(inject(live))
+        return True
 
-        with RunDirectory(live.records.run_dir, job, resume=False) as directory:
-            thread = threading.Thread(target=watch)
-            thread.start()
-            try:
-                run(directory, LaunchOptions(controls=controls))
-            finally:
-                live.over = True
-                thread.join()
-                if controls.interrupted:
-                    raise KeyboardInterrupt
-    if errors:
-        raise errors[0]
-    return results[0]
+    with completed(job, watch=watch):
+        return results[0]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from conftest import wait_until
+from holdfast.collectives.algorithms.choice import ALGORITHMS
 from holdfast_bench import recovery
 from holdfast_bench.on_hosts.namespaces import Namespaces
 
@@ -128,7 +129,7 @@ def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links
     few = ["--measure", "reduction", "--hosts", "3", "--workers", "1", "--sizes-kb", "64"]
     found = json.loads(bench("hosts", *few, "--link", "1gbit", "--rounds", "2", "--json"))
     rows = {row["system"]: row for row in found["rows"]}
-    assert list(rows) == ["holdfast", "holdfast, TLS", "order-free", "gloo", "stream"]
+    assert list(rows) == ["holdfast", "holdfast, TLS", *ALGORITHMS, "order-free", "gloo", "stream"]
     assert rows["gloo"]["speed_of_gloo"] == 1
     assert all(row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"] for row in rows.values())
     assert {"time_of_order_free", "of_line"} <= rows["holdfast"].keys()
@@ -140,3 +141,29 @@ def test_a_host_that_is_cut_off_is_found_after_the_timeout_and_a_probe():
     (row,) = json.loads(bench("heartbeat", *few))["rows"]
     assert row["bytes_per_s"] > 100
     assert row["detection_s"]["min"] > row["timeout_s"] - row["interval_s"]
+
+
+@pytest.mark.full
+def test_a_coordinator_with_many_agents_answers_and_none_is_lost_but_the_one_that_is_killed():
+    few = ["--agents", "30", "--seconds", "4", "--json"]
+    (row,) = json.loads(bench("control", *few))["rows"]
+    assert row["statuses_per_s"] > 30 * 0.8
+    assert 0 < row["delay_p50_ms"] <= row["delay_p99_ms"]
+    assert row["cpu_per_status_ms"] > 0
+    assert (row["lost"], row["broken"], row["lost_then"]) == (0, 0, 0)
+    assert 0 < row["worker_exits_s"] < row["host_lost_s"], "a host is lost after its timeout"
+
+
+@pytest.mark.full
+def test_all_reduces_have_the_columns_of_nccl_tests_and_the_right_sums():
+    systems = ["tree", *ALGORITHMS, "gloo"]
+    few = ["--workers", "3", "--sizes-kb", "65", "--rounds", "2", "--transports", "memory,tls"]
+    few += ["--systems", ",".join(systems)]
+    found = json.loads(bench("collectives", *few, "--json"))["rows"]
+    assert [row["system"] for row in found] == 2 * systems
+    assert {row["transport"] for row in found} == {"memory", "tls"}
+    for row in found:
+        assert (row["workers"], row["size_bytes"], row["wrong"]) == (3, 65 << 10, 0)
+        assert row["busbw_gb_per_s"] == pytest.approx(4 / 3 * row["algbw_gb_per_s"], abs=0.002)
+        assert 0 < row["time_us"]["min"] <= row["time_us"]["max"]
+        assert row["system"] != "gloo" or row["speed_of_gloo"] == 1

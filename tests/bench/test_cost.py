@@ -87,3 +87,12 @@ def test_a_result_without_speeds_is_refused():
     done = cost(STORED / "recovery.json", "--price", 1)
     assert isinstance(done.exception, JobError)
     assert "results of recovery have no samples per second" in str(done.exception)
+
+
+def test_a_job_of_ones_own_is_priced_for_all_of_its_hosts(tmp_path):
+    speed = {"median": 10.0, "min": 10.0, "max": 10.0, "values": [10.0]}
+    same = {"job": "mine.yaml", "on": "ssh:hosts", "samples_per_s": speed}
+    of_hosts = tuple({**same, "hosts": hosts} for hosts in (1, 2))
+    Result.load(SCALING).model_copy(update={"rows": of_hosts}).save(tmp_path)
+    (found,) = rows(tmp_path / "scaling.json", "--price", 3.6, "--samples", 1000)
+    assert [(row["hosts"], row["cost"]) for row in found] == [(1, 0.1), (2, 0.2)]

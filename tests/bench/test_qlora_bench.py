@@ -89,7 +89,7 @@ def test_a_slow_start_of_several_hosts_pays_off_later():
 
 def test_more_hosts_are_predicted_from_the_whole_step_of_one():
     """The local reduction of one host also happens on each of several."""
-    setup = Setup(size="small", folder=None, batch=2, length=16, steps=6, rank=16)
+    setup = Setup(size="small", folder=None, batch=2, length=16, steps=6, rank=16, on="")
     run = HostTimes(
         step_s=[0.10, 0.11, 0.12],
         sync_s=[0.03, 0.03, 0.03],

@@ -77,6 +77,8 @@ def _cell(value: Any) -> str:
     match value:
         case {"median": median, "min": least, "max": most}:
             return f"{median} [{least}-{most}]"
+        case [list(), *_]:
+            return f"{len(value)} points"
         case list():
             return ", ".join(map(str, value))
         case True | False:

@@ -21,13 +21,7 @@ from typing import Any, Final
 
 from holdfast.linux.supply import usable_cores
 from holdfast_bench.arguments import add_names, count, counts
-from holdfast_bench.emulate.model import (
-    Sample,
-    TimeModel,
-    fit,
-    held_out,
-    powers_of_two,
-)
+from holdfast_bench.emulate.model import Sample, TimeModel, fit, held_out, powers_of_two
 from holdfast_bench.emulate.runs import Setup, measure
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.results.figures import spread
@@ -86,6 +80,7 @@ def predicted_rows(setup: Setup, scaling: str, alone: Sample, model: TimeModel) 
     for hosts in powers_of_two(LARGEST):
         compute_s = alone.compute_s / (hosts if scaling == "strong" else 1)
         step_s = own_cores.step_s(hosts, compute_s, setup.spread)
+        sync_s = own_cores.sync_s(hosts, compute_s)
         speedup = _batches(scaling, hosts) * alone.step_s / step_s
         rows.append(
             {
@@ -93,8 +88,8 @@ def predicted_rows(setup: Setup, scaling: str, alone: Sample, model: TimeModel) 
                 "scaling": scaling,
                 "hosts": hosts,
                 "step_s": round(step_s, 4),
-                "sync_s": round(own_cores.reduce_s(hosts), 4),
-                "sync_share": round(own_cores.reduce_s(hosts) / step_s, 4),
+                "sync_s": round(sync_s, 4),
+                "sync_share": round(sync_s / step_s, 4),
                 "speedup": round(speedup, 3),
                 "ideal": hosts,
                 "efficiency": round(speedup / hosts, 4),

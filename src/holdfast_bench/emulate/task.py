@@ -1,10 +1,13 @@
-"""A task whose compute is a sleep: its gradient is reduced and committed like any other."""
+"""A task whose compute is a sleep, layer by layer: its gradient is reduced and committed like any
+other.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Iterable
+from typing import Any, Final
 
 import torch
 from torch import nn, optim
@@ -37,20 +40,46 @@ class Numbers:
         return (torch.from_numpy(indices),)
 
 
+LAYERS: Final = 16
+"""Layers of the model: its gradient is computed one after the other, as a real one's."""
+IN_FORWARD: Final = 1 / 3
+"""Share of the compute time in forward passes: a backward pass takes twice as long."""
+
+
+class _Compute(torch.autograd.Function):
+    """Sleeps for as long as a layer computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        time.sleep(seconds * IN_FORWARD)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds * (1 - IN_FORWARD))
+        return gradient, None
+
+
 class Weights(nn.Module):
-    """Parameters without a purpose.
+    """Layers of parameters without a purpose.
 
     Args:
-        count: How many.
+        count: Number of parameters.
         dtype: Their dtype.
     """
 
     def __init__(self, count: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(count, dtype=dtype))
+        sizes = [count // LAYERS + (layer < count % LAYERS) for layer in range(LAYERS)]
+        self.weights = nn.ParameterList(torch.zeros(size, dtype=dtype) for size in sizes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        return self.weight.square().sum()
+    def forward(self, seconds: float) -> torch.Tensor:
+        """The loss, after `seconds` of computing, which its gradient takes, too."""
+        x = torch.zeros(())
+        for weight in self.weights:
+            x = _Compute.apply(x + weight.square().sum().float(), seconds / LAYERS)  # type: ignore[no-untyped-call]
+        return x
 
 
 class EmulatedTask:
@@ -79,9 +108,8 @@ class EmulatedTask:
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         chance = random.Random(int(batch[0][0]))  # the same in every run
         compute_s = self._params["compute_s"] * (1 + self._params["spread"] * chance.gauss(0, 1))
-        time.sleep(max(0.0, compute_s))
-        loss: torch.Tensor = model(batch[0]).float()
+        loss: torch.Tensor = model(max(0.0, compute_s))
         return loss
 
-    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        return {"loss": float(model(batch[0]))}
+    def measure(self, model: nn.Module, batch: Batch) -> dict[str, float]:  # noqa: ARG002
+        return {"loss": float(model(0.0))}

@@ -73,6 +73,7 @@ Weight = Literal["samples", "tokens"]
 Evaluate = Literal["never", "epochs", "in_loop"]
 FailurePolicy = Literal["replace", "shrink", "restart"]
 Exchange = Literal["auto", "alone", "mapped", "staged", "arena"]
+Parallel = Literal["none", "zero", "pipeline"]
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -188,9 +189,11 @@ class Configuration:
     Attributes:
         workers, shards_per_worker, exchange, prefetch, loader_workers, checkpoint_every: The job's
             keys.
+        parallel: How the model is divided over the workers.
         replans: True if the plan changes in every step.
         policy: What happens after a failure.
         kills: When which worker dies.
+        sizes: Workers that the run is given one after the other while it trains.
         stop_at: The step after which the run is stopped, to be resumed; None: it is not.
         resume_workers: The workers of the resumed run.
     """
@@ -200,12 +203,14 @@ class Configuration:
     workers: int = 1
     shards_per_worker: tuple[int, ...] | None = None
     exchange: Exchange = "auto"
+    parallel: Parallel = "none"
     replans: bool = False
     prefetch: int = 2
     loader_workers: int = 0
     checkpoint_every: int = 100
     policy: FailurePolicy = "replace"
     kills: tuple[Kill, ...] = ()
+    sizes: tuple[int, ...] = ()
     stop_at: int | None = None
     resume_workers: int = 1
 

@@ -25,6 +25,7 @@ from holdfast_bench.exactness.case import (
     Model,
     Optimizer,
     Order,
+    Parallel,
     Part,
     Recipe,
     Schedule,
@@ -89,6 +90,7 @@ _SCHEDULERS: Final[Mapping[Scheduler, int]] = {
 _EVALUATE: Final[Mapping[Evaluate, int]] = {"never": 5, "epochs": 3, "in_loop": 3}
 _POLICIES: Final[Mapping[FailurePolicy, int]] = {"replace": 5, "shrink": 3, "restart": 2}
 _WORLDS: Final = {1: 1, 2: 5, 3: 4, 4: 1}
+_PARALLEL: Final[Mapping[Parallel, int]] = {"none": 3, "zero": 3, "pipeline": 2}
 _CLIP_NORMS: Final = {None: 5, 0.01: 2, 0.3: 2, 100.0: 1}
 STOP_PROBABILITY: Final = 0.4
 """Probability of a stop and a resume where there is state next to the model."""
@@ -109,7 +111,16 @@ def draw(seed: int) -> Case:
     # Of numbers of its own: what else a seed draws stays as it was.
     exchanges = random.Random(f"exchanges {seed}")
     made = [replace(each, exchange=_exchange(exchanges, each)) for each in made]
+    divisions = random.Random(f"parallel {seed}")
+    made = [_divided(divisions, recipe, each) for each in made]
     return Case(recipe=recipe, configurations=tuple(made))
+
+
+def _divided(chance: random.Random, recipe: Recipe, made: Configuration) -> Configuration:
+    """The configuration, or one whose model is divided over the workers, if it can be."""
+    plain = replace(made, exchange="auto", replans=False, parallel=_pick(chance, _PARALLEL))
+    is_wanted = made.exchange != "alone" and plain.parallel != "none"
+    return plain if is_wanted and _fits(plain, recipe) else made
 
 
 def _exchange(chance: random.Random, made: Configuration) -> Exchange:
@@ -125,7 +136,7 @@ def is_possible(case: Case) -> bool:
         (recipe.implementation != "fused" or recipe.optimizer in FUSED)
         and (recipe.implementation != "foreach" or recipe.optimizer in GROUPED)
         and (recipe.precision == "fp32" or recipe.dtype == "float32")
-        and (recipe.precision != "fp16" or recipe.model != "lstm")
+        and (recipe.precision == "fp32" or recipe.model != "lstm")
         and not (recipe.variable and recipe.length == 1)
         and "none" in (recipe.schedule, recipe.scheduler)
         and not (recipe.average and recipe.compile)
@@ -148,13 +159,26 @@ def _fits(made: Configuration, recipe: Recipe) -> bool:
     return (
         shared_out
         and (made.exchange != "alone" or made.workers == 1)
+        and (made.parallel == "none" or _divides(made, recipe))
         and all(kill.rank < made.workers for kill in made.kills)
+        and all(size <= recipe.shards for size in made.sizes)
+        and not (made.sizes and made.parallel != "none")
         and all(kill.step is None or kill.step < recipe.steps for kill in made.kills)
         and (made.stop_at is None or made.stop_at < recipe.steps - 1)
         and (made.stop_at is None or made.resume_workers <= recipe.shards)
         and (recipe.evaluate != "in_loop" or shares is None or min(shares) > 0)
         and (recipe.data != "stream" or made.loader_workers == 0)
     )
+
+
+def _divides(made: Configuration, recipe: Recipe) -> bool:
+    """True if the workers of a configuration, and of a resumed run, can divide a model."""
+    worlds = [made.workers] + [made.resume_workers] * (made.stop_at is not None)
+    is_plain = not (recipe.compile or made.replans or made.shards_per_worker)
+    is_plain &= made.exchange == "auto"
+    if made.parallel == "pipeline":
+        return is_plain and min(worlds) > 1
+    return is_plain and all(recipe.shards % workers == 0 for workers in worlds)
 
 
 def _is_thawless(recipe: Recipe) -> bool:
@@ -235,12 +259,12 @@ def _repaired(chance: random.Random, drawn: Recipe) -> Recipe:
     drawn = replace(drawn, implementation=chance.choice(kernels))
     if "sometimes" in drawn.parts and _is_thawless(drawn):
         drawn = replace(drawn, implementation="default")
-    is_lstm = drawn.model == "lstm"  # which has no float16 on some CPUs
     mixed = drawn.dtype == "float32" and chance.random() < 0.15
+    mixed = mixed and drawn.model != "lstm"  # which some CPUs have in fp32 only
     return replace(
         drawn,
         thaws=drawn.thaws and not _is_thawless(drawn),
-        precision="fp32" if not mixed else "fp16" if drawn.seed % 2 and not is_lstm else "bf16",
+        precision="fp32" if not mixed else "fp16" if drawn.seed % 2 else "bf16",
         schedule="none" if drawn.scheduler != "none" else drawn.schedule,
         attaches=drawn.attaches and drawn.scheduler not in ("none", "plateau"),
         average=drawn.average and not drawn.compile,
@@ -333,6 +357,17 @@ def _stopped(chance: random.Random, recipe: Recipe) -> Configuration:
     )
 
 
+def _scaled(chance: random.Random, recipe: Recipe) -> Configuration:
+    """Another number of workers, once or more often while it trains; and perhaps a kill."""
+    made = _even(chance, recipe)
+    count = chance.choice([1, 2, 3, 5])
+    made = replace(made, sizes=tuple(_world(chance, recipe, least=1) for _ in range(count)))
+    if chance.random() < 0.3:
+        kills = (_kill(chance, recipe, made.workers),)
+        made = replace(made, kills=kills, policy=_pick(chance, _POLICIES))
+    return made
+
+
 def _loaded(chance: random.Random, recipe: Recipe, made: Configuration) -> Configuration:
     """With samples read ahead more or less, by other processes now and then, and other plans."""
     processes = 1 if chance.random() < 0.07 and recipe.data != "stream" else 0
@@ -356,5 +391,6 @@ _CONFIGURATIONS: Final = (
     (_killed, 1.0),
     (_killed, 0.4),
     (_stopped, 0.2),
+    (_scaled, 0.5),
 )
 """What a case is run in, each with this probability: five runs a case with the reference."""

@@ -63,7 +63,11 @@ def examine(case: Case, runner: Runner) -> CaseReport:
     """Run a case in its configurations and in the reference, and compare."""
     began = time.monotonic()
     reference, *others = _run(case, runner, REFERENCE)
-    problems = tuple(problem(reference, other) for other in others)
+    divided = [each.parallel != "none" for each in case.configurations]
+    problems = tuple(
+        problem(reference, other, is_divided=is_divided)
+        for other, is_divided in zip(others, divided, strict=True)
+    )
     if any(problems) and not reference.error:
         again = _run(replace(case, configurations=()), runner, REFERENCE)[0]
         if problem(reference, again):

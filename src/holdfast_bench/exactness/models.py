@@ -42,6 +42,10 @@ class Network(nn.Module):
         self.scales = [1.0]
         self.shift = torch.zeros(())  # changed if the recipe has `attributes`
 
+    def pipeline_parts(self) -> list[nn.Module]:
+        """The layers, for a pipeline."""
+        return [self.body, *self.middle, *self.parts, self.head]
+
     def forward(self, x_BLF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:  # noqa: N803
         """Logits BC."""
         hidden_BH = self.middle(self.body(x_BLF, lengths_B))  # noqa: N806

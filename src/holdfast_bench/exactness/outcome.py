@@ -17,6 +17,8 @@ REFUSALS: Final = ("JobError", "NonFiniteError")
 EXPECTED_STATUSES: Final = (0, LEFT_STATUS, -signal.SIGKILL)
 """How workers end that have finished, that were told to leave, and that were killed."""
 KILLED: Final = "was killed by SIGKILL"
+PARALLEL: Final = "parallel."
+"""In the message by which a job is refused whose model cannot be divided."""
 COMPARED: Final = ("loss", "norm", "lr", "epoch", "samples", "logged", "skipped", "scale")
 
 
@@ -82,8 +84,15 @@ def _other_failures(events: Iterable[Mapping[str, Any]], kills: int) -> Iterator
             yield f"rank {event['rank']} {event['cause']}"
 
 
-def problem(reference: CaseOutcome, other: CaseOutcome) -> str:
-    """Contradictions of the other outcome to the reference, in words; empty without any."""
+def problem(reference: CaseOutcome, other: CaseOutcome, *, is_divided: bool = False) -> str:
+    """Contradictions of the other outcome to the reference, in words; empty without any.
+
+    Args:
+        reference, other: The outcomes.
+        is_divided: True if the other one has divided the model, which may be refused.
+    """
+    if is_divided and other.error == "JobError" and PARALLEL in other.message:
+        return ""
     if reference.error and reference.error not in REFUSALS:
         return f"the reference failed with {reference.error}: {reference.message}"
     if _named(reference) != _named(other):

@@ -11,15 +11,18 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, Self
 
+from holdfast.errors import HoldfastError
 from holdfast.rundir import json_lines
 from holdfast.rundir.run_directory import EVENTS, METRICS
+from holdfast.runs.coordinator_process import scale
 from holdfast_bench.exactness.case import Configuration, Recipe, plain
 from holdfast_bench.exactness.outcome import HANG, CaseOutcome
 
@@ -31,6 +34,8 @@ COMPILE_TIMEOUT_S: Final = 1800.0
 """The same for a model that is compiled, once for every shape of a batch."""
 _OWN_VARIABLES: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait actively take the cores from the other runs and workers."""
+LOOK_S: Final = 0.01
+"""Time between two looks whether a run trains."""
 TASK: Final = "holdfast_bench.exactness.task:main"
 RESTLESS: Final = "holdfast_bench.exactness.policy:restless"
 
@@ -69,10 +74,16 @@ class Runner:
         lane = self._lanes.get()
         try:
             job = job_of(recipe, configuration, run_dir)
-            answer = lane.run(job, run_dir, resume=False, timeout_s=timeout_s)
+            with _scaling(run_dir, configuration.sizes):
+                answer = lane.run(job, run_dir, resume=False, timeout_s=timeout_s)
             if answer.get("status") == "stopped" and configuration.stop_at is not None:
                 workers = configuration.resume_workers
-                resumed = {"workers": workers, "shards_per_worker": None, "exchange": "auto"}
+                resumed = {
+                    "workers": workers,
+                    "shards_per_worker": None,
+                    "exchange": "auto",
+                    "parallel": _parallel(configuration, workers),
+                }
                 answer = lane.run(job | resumed, run_dir, resume=True, timeout_s=timeout_s)
         finally:
             self._lanes.put(lane)
@@ -154,14 +165,44 @@ def job_of(recipe: Recipe, made: Configuration, run_dir: Path) -> dict[str, Any]
         "compile": recipe.compile,
         "threads_per_worker": recipe.threads,
         "workers": made.workers,
+        "max_workers": max(made.workers, *made.sizes) if made.sizes else None,
         "shards_per_worker": made.shards_per_worker,
         "exchange": made.exchange,
+        "parallel": _parallel(made, made.workers),
         "non_finite": "skip" if recipe.bad else "stop",
         "balance": RESTLESS if made.replans else "even",
         "on_failure": made.policy,
         "loader": {"prefetch": made.prefetch, "workers": made.loader_workers},
         "checkpoint": {"every_steps": made.checkpoint_every},
     }
+
+
+@contextlib.contextmanager
+def _scaling(run_dir: Path, sizes: Sequence[int]) -> Iterator[None]:
+    """Give a run these numbers of workers while the block is open, as fast as it takes them."""
+    over = threading.Event()
+
+    def scale_all() -> None:
+        while not _lines(run_dir / METRICS) and not over.wait(LOOK_S):
+            pass
+        for workers in sizes:
+            with contextlib.suppress(HoldfastError):  # the run is over, or between two starts
+                scale(run_dir, workers)
+
+    scaling = threading.Thread(target=scale_all)
+    if sizes:
+        scaling.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if sizes:
+            scaling.join()
+
+
+def _parallel(made: Configuration, workers: int) -> dict[str, int]:
+    stages = workers if made.parallel == "pipeline" else 1
+    return {"zero": 3 * (made.parallel == "zero"), "pipeline": stages}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -15,9 +15,12 @@ def main(session: Session) -> None:
     params = session.job.params
     load = LOADS[params["load"]]
     model, _ = session.attach(load.model, load.optimizer)
-    meter = Meter(next(model.parameters()).device, params["warm"], params["steps"])
     steps = params["warm"] + params["steps"] + 1
+    meter: Meter | None = None
     for shard in session.shards(Repeated(load, session.job.batch * steps), epochs=1):
+        if meter is None:  # before the loop, the model is not on the device yet
+            meter = Meter(shard.batch[0].device, params["warm"], params["steps"])
         meter.at(shard.step)
         session.backward(load.loss(model, shard.batch))
+    assert meter is not None, "no step was trained"
     Path(params["reading"]).write_text(json.dumps(meter.reading), encoding="utf-8")

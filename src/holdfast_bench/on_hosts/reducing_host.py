@@ -5,6 +5,8 @@ writes how long each repetition took for the slowest worker.
 
     holdfast        the exact reduction: every block is added along the tree
     holdfast, TLS   the same, encrypted
+    ring, …         the algorithms of the job key `collective`, in plain
+    int8, …         the methods of the job key `compression`, in plain, with error feedback
     order-free      the same exchange in plain, but a block is added when it arrives
     gloo            torch.distributed's all-reduce on gloo, in plain
     stream          one TCP stream of the same bytes from the first host to the second
@@ -19,6 +21,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +31,12 @@ import torch
 import torch.distributed as dist
 
 from holdfast.arena.memory import Arena
-from holdfast.collectives import exact
-from holdfast.collectives.barrier_tags import describe
+from holdfast.collectives import host_sums
+from holdfast.collectives.algorithms.choice import ALGORITHMS, TREE
+from holdfast.collectives.algorithms.links import Algorithm
+from holdfast.collectives.algorithms.vector_sums import VectorSums, links_of
+from holdfast.collectives.barrier_tags import ReduceTag, describe
+from holdfast.collectives.compression.feedback import ErrorMemory
 from holdfast.collectives.connections import Listener
 from holdfast.collectives.exact import TreeReducer
 from holdfast.collectives.exchange import HostExchange
@@ -39,6 +46,7 @@ from holdfast.collectives.reduction import ReductionMemory
 from holdfast.collectives.slot import WEIGHT, Slot, SlotLayout
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
+from holdfast.job.settings import CompressionSettings
 from holdfast.linux.lifeline import die_with_parent
 from holdfast.wire.tls import Credentials
 
@@ -47,6 +55,10 @@ POLL_S: Final = 0.01
 LOOP_BYTES: Final = 32 << 20
 """How much one repetition reduces at least, or once."""
 MAX_LOOPS: Final = 100
+METHODS: Final = ("bf16", "int8", "4bit", "topk", "powersgd")
+"""Methods of compression; top k sends 1 % of the values, and PowerSGD has matrices of rank 4."""
+COLUMNS: Final = 1024
+"""The gradient is one matrix with so many columns."""
 _KEY: Final = b"k" * 32
 _STREAM_PORT: Final = 29700
 _ROOT: Final = -1
@@ -76,7 +88,7 @@ class _OrderFree(HostExchange):
                 (block,) = come.pop(count).values()
                 root = self._blocks.root[index]
                 if count not in counts:
-                    root.copy_(self._blocks.local_sum(self._own.nodes[0], index))
+                    root.copy_(self._blocks.local_sum(self._outline.nodes[0], index))
                 root.add_(block)
                 counts[count] = counts.get(count, 0) + 1
                 if counts[count] == len(self._network.others):
@@ -111,9 +123,15 @@ class _Worker:
         self._table[tree.leaf(rank, self.world_size)] = 0
         slot = memory.partial_sum(rank, 0)
         slot.sums[0].normal_()
+        memory.tables[rank] = 0
         slot.stats[WEIGHT] = 1 / self.world_size
         slot.used.fill_(1)
         slot.write_logged({}, 1)
+        self._memory = memory
+        self._vectors = {each: memory.partial_sum(each, 0).sums[0] for each in self.group.local}
+        self._links = links_of(self.group, self._vectors)
+        self._vector = slot.sums[0]
+        self._gradient = self._vector.clone()
         self._steps = 0
 
     def _network(
@@ -122,7 +140,8 @@ class _Worker:
         listener = Listener(self._options.address, credentials)
         addresses = _everyone(self._options.folder, name, self.rank, listener.address, ranks)
         hosts = GroupHosts(ranks=ranks, addresses=addresses, key=_KEY)
-        return Network(hosts, self.rank, self.group.deadline).connect(listener, 1)
+        network = Network(hosts, self.rank, self.group.deadline)
+        return network.connect(listener, 1, has_mesh=True)
 
     def encrypted(self) -> None:
         """Reduce once over TLS."""
@@ -135,14 +154,42 @@ class _Worker:
         self._reducer.reduce(self._table, self._steps, 0, 0, StepTimes())
         self._steps += 1
 
+    def in_place(self, algorithm: Algorithm) -> None:
+        """Reduce once by an algorithm."""
+        algorithm(self._links, self.group.members, range(len(self._vector)))
+        self._links.finish()
+
+    def compressed(self, method: str) -> System:
+        """A system that reduces compressed gradients."""
+        size = self._memory.layout.sums_bytes
+        # Each worker has its own: none is ever lost.
+        errors = torch.zeros(self.world_size, 2, size, dtype=torch.uint8)
+        steps = torch.zeros(self.world_size, 2, dtype=torch.int64)
+        keys = CompressionSettings.model_validate({"method": method})
+        memory = replace(self._memory, errors=ErrorMemory(errors, steps))
+        sums = VectorSums(self.group, memory, TREE, keys)
+        sums.begin_generation(0, self.world_size)
+
+        def reduce() -> None:
+            self._vector.copy_(self._gradient)
+            sums.add_up(self._steps, 1.0)
+            self.group.barrier(ReduceTag.REDUCED, self._steps)
+            self._steps += 1
+
+        return reduce
+
     def order_free(self) -> None:
         """Reduce once, in any order."""
-        with patch.object(exact, "HostExchange", _OrderFree):
+        with patch.object(host_sums, "HostExchange", _OrderFree):
             self.exact()
 
 
 def _systems(worker: _Worker, options: argparse.Namespace) -> dict[str, System]:
     systems: dict[str, System] = {"holdfast": worker.exact, "holdfast, TLS": worker.encrypted}
+    for name, algorithm in ALGORITHMS.items():
+        systems[name] = partial(worker.in_place, algorithm)
+    for method in METHODS:
+        systems[method] = worker.compressed(method)
     if options.workers == 1 and options.hosts > 2:
         systems["order-free"] = worker.order_free
     gradient = torch.zeros(options.size // 4)
@@ -236,16 +283,17 @@ def _ranks(options: argparse.Namespace) -> tuple[tuple[int, ...], ...]:
 
 def _memory(options: argparse.Namespace) -> ReductionMemory:
     """State that the workers of this host share."""
-    layout = SlotLayout({"gradient": torch.empty(options.size // 4)}, {})
+    layout = SlotLayout({"gradient": torch.empty(options.size // 4 // COLUMNS, COLUMNS)}, {})
     world_size = options.hosts * options.workers
     slots = {
-        rank: Slot(_shared(layout.layout.size_bytes, torch.uint8), layout)
+        (rank, number): Slot(_shared(layout.layout.size_bytes, torch.uint8), layout)
         for rank in (*_ranks(options)[options.host], _ROOT)
+        for number in range(2)
     }
     return ReductionMemory(
         layout=layout,
-        partial_sum=lambda rank, _number: slots[rank],
-        root=slots[_ROOT],
+        partial_sum=lambda rank, number: slots[rank, number],
+        root=slots[_ROOT, 0],
         tables=_shared(world_size * tree.num_nodes(world_size), torch.int64).view(world_size, -1),
         norms=_shared(len(layout.blocks), torch.float64),
         times=_shared(world_size * len(StepTimes._fields), torch.int64).view(world_size, -1),

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.collectives.algorithms.choice import ALGORITHMS
 from holdfast.coordinator.authority import Authority
 from holdfast.launch.spawn import worker_environment
 from holdfast.wire.tls import Role
 from holdfast_bench.launch import PeerLaunch, ProcessSpec
 from holdfast_bench.on_hosts.namespaces import NET, UNSHAPED, Namespaces, namespaces
-from holdfast_bench.on_hosts.reducing_host import TAKEN
+from holdfast_bench.on_hosts.reducing_host import METHODS, TAKEN
 from holdfast_bench.results.figures import ratio, spread
 
 Row = dict[str, Any]
@@ -98,9 +99,13 @@ def rows(hosts: int, workers: int, link: str, sizes: Sequence[int], repetitions:
 def _of_others(system: str, hosts: int, taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The times of other systems, where they were measured."""
     found = {}
+    if system in METHODS:
+        found["speed_of_uncompressed"] = ratio(taken["parameter-server"], taken[system])
     if system == "holdfast" and "order-free" in taken:
         found["time_of_order_free"] = ratio(taken[system], taken["order-free"])
-    if system == "holdfast" and "stream" in taken:  # which moves the gradient once, one way
+    if (
+        system in ("holdfast", *ALGORITHMS) and "stream" in taken
+    ):  # which moves the gradient once, one way
         moved = [2 * (hosts - 1) / hosts / seconds for seconds in taken[system]]
         found["of_line"] = ratio(moved, [1 / seconds for seconds in taken["stream"]])
     return found

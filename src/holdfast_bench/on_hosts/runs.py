@@ -17,19 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import yaml
 
-from holdfast.api.train import run_job
 from holdfast.errors import HoldfastError
 from holdfast.job import load
 from holdfast.rundir.run_directory import RESULT, TOKEN
-from holdfast.runs.run import LaunchOptions
+from holdfast_bench.on_hosts.loopback import Loopback
 from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces, namespaces
 from holdfast_bench.on_hosts.reduction import Row
 from holdfast_bench.results.figures import spread
-from holdfast_bench.trial import RunRecords, ended_by_signals, wait_until
+from holdfast_bench.trial import RunRecords, completed, wait_until
 from holdfast_bench.workloads import job_keys
 
 TIMEOUT_S: Final = 120.0
@@ -40,8 +39,10 @@ ENDLESS: Final = 1_000_000
 NETWORKS: Final = ("tls", "trusted")
 FAULTS: Final = ("worker killed", "host cut off")
 
+Hosts = TypeVar("Hosts", bound=Namespaces | Loopback)
 
-class HostsRun:
+
+class HostsRun(Generic[Hosts]):
     """A run on hosts, started by the lines that people paste.
 
     Args:
@@ -51,7 +52,7 @@ class HostsRun:
         network: The job's key.
     """
 
-    def __init__(self, made: Namespaces, folder: Path, keys: dict[str, Any], network: str) -> None:
+    def __init__(self, made: Hosts, folder: Path, keys: dict[str, Any], network: str) -> None:
         self.made = made
         self.records = RunRecords(folder / "run")
         job = folder / "job.yaml"
@@ -93,6 +94,17 @@ class HostsRun:
         self.wait(lambda: self.commits()[-1:] > [after], "a commit")
         return next(each for each in self.commits() if each > after)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end.
+
+        Raises:
+            HoldfastError: It failed, or takes too long.
+        """
+        first = self._started[0]
+        self.wait(lambda: first.poll() is not None, "the end of the run", timeout_s)
+        if first.returncode != 0:
+            raise HoldfastError(f"the run failed:\n{self.made.output(1)}")
+
     def close(self) -> None:
         """End it."""
         for each in self._started:
@@ -110,7 +122,7 @@ class HostsRun:
 @contextmanager
 def running(
     hosts: int, workers: int, link: str, keys: dict[str, Any], network: str
-) -> Iterator[HostsRun]:
+) -> Iterator[HostsRun[Namespaces]]:
     """A run on hosts of which each has so many workers.
 
     Raises:
@@ -140,12 +152,22 @@ def finished(
             run.wait((run.records.run_dir / RESULT).exists, "the end of the run", timeout_s)
             yield run.records
         return
+    with completed(load.check(keys, where="bench")) as records:
+        yield records
+
+
+@contextmanager
+def on_loopback(hosts: int, keys: dict[str, Any], timeout_s: float) -> Iterator[RunRecords]:
+    """The records of a run that has ended, on hosts that share this machine and its network.
+
+    Raises:
+        HoldfastError: The run failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        options = LaunchOptions()
-        with ended_by_signals(options.controls):
-            run_job(load.check(keys, where="bench"), options, run_dir=run_dir, resume=False)
-        yield RunRecords(run_dir)
+        made = Loopback(Path(folder), hosts)
+        with closing(HostsRun(made, Path(folder), keys, NETWORKS[0])) as run:
+            run.join(timeout_s)
+            yield run.records
 
 
 def step_rows(hosts: int, workers: int, link: str, workload: str) -> list[Row]:
@@ -191,7 +213,7 @@ def recovery_rows(hosts: int, workers: int, link: str, workload: str, rounds: in
     ]
 
 
-def _inject(run: HostsRun, fault: str, hosts: int, workers: int) -> float:
+def _inject(run: HostsRun[Namespaces], fault: str, hosts: int, workers: int) -> float:
     """Inject a fault into the last host; returns the seconds until the next commit without it."""
     before = len(run.records.events("generation-started"))
     began = time.time()

@@ -3,7 +3,7 @@
 Each host has one worker, which trains the adapters of a Mistral network over its frozen base of
 4-bit weights. The rows of hosts are
 
-    measured    one host: this machine
+    measured    one host, which is this machine; with `--on`, as many as the engine has
     emulated    several hosts on this machine, at most one for each of its GPUs or cores
     predicted   more hosts than that, from the step of one host, by `holdfast_bench.qlora.cost`
 
@@ -13,14 +13,16 @@ The weights are random unless `--model` names a folder: neither time nor cost de
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from holdfast.api.reserve import count_hosts
 from holdfast.errors import JobError
 from holdfast.linux.supply import usable_cores
+from holdfast_bench import own_job
 from holdfast_bench.arguments import add_rounds, count, counts
 from holdfast_bench.on_hosts.namespaces import Namespaces
 from holdfast_bench.qlora.cost import Link
@@ -37,19 +39,21 @@ from holdfast_bench.qlora.rows import (
 )
 from holdfast_bench.qlora.runs import HostTimes, run_on
 from holdfast_bench.results.result import Measured
+from holdfast_bench.rounds import in_rounds
 
 
 def measure(
     setup: Setup, link: Link, sizes: Sequence[int], rounds: int
 ) -> dict[int, list[HostTimes]]:
-    """Run on each number of hosts that this machine has devices for, in turn in each round."""
-    devices = torch.cuda.device_count() or usable_cores()
-    found: dict[int, list[HostTimes]] = {}
-    for number in range(rounds):
-        for hosts in (each for each in sizes if each <= devices):
-            print(f"{hosts} hosts, round {number + 1}", file=sys.stderr)
-            found.setdefault(hosts, []).append(run_on(hosts, setup.keys(hosts), link))
-    return found
+    """Run on each number of hosts that there are, or are devices for here, in turn in each round.
+
+    Raises:
+        HoldfastError: A run failed, or the engine cannot be used.
+    """
+    most = count_hosts(setup.on) if setup.on else torch.cuda.device_count() or usable_cores()
+    ways = {str(hosts): partial(run_on, setup, hosts, link) for hosts in sizes if hosts <= most}
+    runs = in_rounds(ways, rounds, "hosts")
+    return {int(hosts): times for hosts, times in runs.items()}
 
 
 def rows(
@@ -77,8 +81,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         type=counts,
         default="1,2,4",
-        help="Numbers of hosts; those above 1 are emulated or predicted.",
+        help="Numbers of hosts; without --on, those above 1 are emulated or predicted.",
     )
+    own_job.add_engine(parser)
     parser.add_argument(
         "--size", choices=SIZES, help="Shape of the network; by default 7b with a GPU, else small."
     )
@@ -106,10 +111,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Measured:
-    """Measure the numbers of hosts that this machine can emulate, and predict the others.
+    """Measure the numbers of hosts that there are or can be emulated, and predict the others.
 
     Raises:
         JobError: The model's folder is none.
+        HoldfastError: A run failed, or the engine cannot be used.
     """
     config = options.model and options.model / "config.json"
     if config and not config.is_file():  # before it measures anything
@@ -122,6 +128,7 @@ def run(options: argparse.Namespace) -> Measured:
         length=options.seq_length,
         steps=options.max_steps,
         rank=options.lora_rank,
+        on=options.on,
     )
     link = Link(bytes_per_s=options.link_gbit * 1e9 / 8, latency_s=options.latency_us / 1e6)
     order = Order(
@@ -131,7 +138,8 @@ def run(options: argparse.Namespace) -> Measured:
         budget=options.budget,
     )
     found = measure(setup, link, sizes, options.rounds)
-    missing = Namespaces.what_is_missing() if any(hosts > 1 for hosts in found) else ""
+    emulates = not setup.on and len(found) > 1
+    missing = Namespaces.what_is_missing() if emulates else ""
     return Measured(
         rounds=options.rounds,
         absent={"hosts, which are workers of one host": missing} if missing else {},

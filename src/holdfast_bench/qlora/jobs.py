@@ -28,6 +28,7 @@ class Setup:
         length: Tokens of a sample.
         steps: Of a run.
         rank: Of the adapters.
+        on: Engine that places the hosts, as in `--on`; empty for this machine.
     """
 
     size: str
@@ -36,6 +37,7 @@ class Setup:
     length: int
     steps: int
     rank: int
+    on: str
 
     @property
     def model(self) -> dict[str, Any]:
@@ -52,6 +54,7 @@ class Setup:
             "data": {"name": "synthetic-text", "size": size, "length": self.length},
             "evaluation": {"every_epochs": 1_000_000},
             "checkpoint": {"every_steps": 0},
+            "hosts": hosts if self.on else 1,
         }
 
     def write(self, path: Path, hosts: int) -> None:

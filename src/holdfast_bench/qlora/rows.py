@@ -72,7 +72,7 @@ def measured_row(setup: Setup, hosts: int, runs: Sequence[HostTimes]) -> Row:
     return {
         "measure": "hosts",
         "hosts": hosts,
-        "kind": "measured" if hosts == 1 else "emulated",
+        "kind": "measured" if hosts == 1 or setup.on else "emulated",
         "step_s": spread(step, 4),
         "sync_s": spread(sync, 4),
         "sync_share": round(statistics.median(sync) / statistics.median(step), 4),

@@ -1,23 +1,24 @@
 """Runs of QLoRA on one host or on several, and what their steps take.
 
-Several hosts are network namespaces of this machine with a worker each, or workers of one host
-where there are no namespaces.
+Several hosts are those of an engine, or network namespaces of this machine with a worker each, or
+workers of one host where there are no namespaces.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.job import load
 from holdfast.rundir import json_lines
-from holdfast.rundir.run_directory import RESULT, SYSTEM
+from holdfast.rundir.run_directory import SYSTEM
 from holdfast_bench.on_hosts.runs import finished
 from holdfast_bench.qlora.cost import Link
-from holdfast_bench.trial import RunRecords, phases_s
+from holdfast_bench.qlora.jobs import Setup
+from holdfast_bench.trial import RunRecords, completed, phases_s
 
 WARM_STEPS: Final = 3
 """Steps at the start that are not counted."""
@@ -51,17 +52,21 @@ class HostTimes:
     weights: Mapping[str, Any]
 
 
-def run_on(hosts: int, keys: dict[str, Any], link: Link) -> HostTimes:
-    """Run a job with a worker on each of some hosts.
+def run_on(setup: Setup, hosts: int, link: Link) -> HostTimes:
+    """Run the job with a worker on each of some hosts.
 
     Args:
+        setup: The job.
         hosts: Number of hosts.
-        keys: Keys of the job.
-        link: Link of each host.
+        link: Link of each host that is emulated.
 
     Raises:
         HoldfastError: The run failed.
     """
+    keys = setup.keys(hosts)
+    if setup.on:
+        with completed(load.check(keys, where="bench"), setup.on) as records:
+            return _measured(records)
     rate = f"{8 * link.bytes_per_s / 1e6:.0f}mbit"
     with finished(hosts, rate, keys, "tls", TIMEOUT_S) as records:
         return _measured(records)
@@ -79,7 +84,7 @@ def _measured(records: RunRecords) -> HostTimes:
         wait_s=[phases_s(line, WAIT_PHASES) for line in counted],
         start_s=max(0.0, steps[0]["time_unix_s"] - began - statistics.median(seconds)),
         gpu_utilization=_gpu_utilization(run_dir, counted[0]["time_unix_s"]),
-        weights=json.loads((run_dir / RESULT).read_text(encoding="utf-8"))["weights"],
+        weights=records.result()["weights"],
     )
 
 

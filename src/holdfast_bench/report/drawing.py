@@ -129,6 +129,23 @@ def apart(values: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
+def dot(ax: Any, x: float, y: float, color: str, edge: str, size: float, mark: str = "o") -> None:
+    """A mark with an edge, over all lines."""
+    width = pt(1.1 if mark == "s" else 1.6)
+    look = {"color": color, "markeredgecolor": edge, "markeredgewidth": width, "zorder": 4}
+    ax.plot(x, y, mark, markersize=pt(size), **look)
+
+
+def row_text(
+    ax: Any, text: str, y: float, x_px: float, color: str, *, size: float = 12, bold: bool = True
+) -> None:
+    """A text in the row of `y`: to the left of the axes, or so far to the right of them."""
+    x = 0 if x_px < 0 else 1
+    where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
+    look = {"color": color, "fontsize": pt(size), "fontweight": 600 if bold else 400}
+    ax.annotate(text, (x, y), (pt(x_px), 0), va="center", **where, **look)
+
+
 def fill(t: Tokens, name: str) -> dict[str, Any]:
     """Fill of a part of a stack."""
     return {"facecolor": t[name], "edgecolor": t["panel"], "linewidth": 0.72}
@@ -169,6 +186,11 @@ def svg(fig: Canvas, name: str, description: str) -> str:
         count=1,
     ).replace("xlink:href", "href")
     return re.sub(r">\s+<", "><", text)
+
+
+def colored(svg: str, tokens: Mapping[str, str]) -> str:
+    """A picture that stands alone: with the colors of a theme, and a font of the reader."""
+    return re.sub(r"var\(--([\w-]+)\)", lambda m: tokens.get(m[1], "sans-serif"), svg)
 
 
 def embedded(content: bytes, kind: str) -> str:

@@ -11,11 +11,11 @@ from typing import Final
 from rich.filesize import decimal
 
 from holdfast_bench.report import drawing
-from holdfast_bench.report.figure import Figure
 from holdfast_bench.report.readiness import SIGNS
 from holdfast_bench.report.report import Report
 from holdfast_bench.report.theme import THEMES, style
 from holdfast_bench.results.conditions import Conditions
+from holdfast_bench.suite.catalogue import BY_NAME
 
 FIGURES: Final = "figures"
 
@@ -47,12 +47,24 @@ def write(report: Report, folder: Path) -> Path:
             for figure in report.figures:
                 path = folder / FIGURES / f"{figure.name}-{name}.png"
                 path.write_bytes(drawing.png(figure.draw(tokens)))
+        path = folder / FIGURES / f"architecture-{name}.svg"
+        path.write_text(drawing.colored(architecture(), tokens), encoding="utf-8")
+    path = folder / "report.md"
+    path.write_text(text(report), encoding="utf-8")
+    return path
+
+
+def text(report: Report) -> str:
+    """The content of `report.md`."""
     lines = ["# Benchmark report", "", *results(report)]
     for section in sections(report):
         lines += ["", f"## {section.heading}", "", *section.lines]
-    path = folder / "report.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return "\n".join(lines) + "\n"
+
+
+def architecture() -> str:
+    """The picture of the parts, whose colors and fonts are variables."""
+    return Path(__file__).with_name("architecture.svg").read_text(encoding="utf-8")
 
 
 def results(report: Report) -> Iterator[str]:
@@ -63,11 +75,12 @@ def results(report: Report) -> Iterator[str]:
 
 def sections(report: Report) -> Iterator[Section]:
     """The sections in their order; those without content are left out."""
+    headings = dict.fromkeys(table.heading for table in report.tables)
     for heading, lines in (
         ("Conditions", _conditions(report)),
+        ("Architecture", _architecture()),
         ("Figures", _figures(report)),
-        ("Ideal and actual scaling", _scaling(report)),
-        ("Failure scenarios", _scenarios(report)),
+        *((heading, _tables(report, heading)) for heading in headings),
         ("Published elsewhere", _published(report)),
         ("Recommendations", _recommendations(report)),
         ("Strengths and limits", _strengths(report)),
@@ -105,45 +118,44 @@ def _software(machine: Conditions) -> str:
 def _figures(report: Report) -> Iterator[str]:
     for number, figure in enumerate(report.figures, 1):
         yield f"### {number} · {figure.question}"
-        yield from ("", _text(figure.answer), "", *picture(figure), "", _text(figure.caption), "")
+        yield from (
+            "",
+            _text(figure.answer),
+            "",
+            *picture(figure.name, figure.question),
+            "",
+            _text(figure.caption),
+            "",
+        )
         yield f"Data `{figure.source}.json` · `{figure.command}`{figure.rounds}"
         yield ""
     if report.missing:
         yield f"Not measured: {', '.join(report.missing)}"
 
 
-def picture(figure: Figure) -> Iterator[str]:
-    """The lines that show the pictures of a figure."""
-    dark, light = (f"{FIGURES}/{figure.name}-{name}.png" for name in ("dark", "light"))
+def _architecture() -> Iterator[str]:
+    yield "What the measured parts are called in this report."
+    yield from ("", *picture("architecture", "The parts of a run", "svg"))
+
+
+def picture(name: str, text: str, kind: str = "png") -> Iterator[str]:
+    """The lines that show a picture of each theme."""
+    dark, light = (f"{FIGURES}/{name}-{theme}.{kind}" for theme in ("dark", "light"))
     yield "<picture>"
     yield f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-    yield f'  <img src="{light}" width="720" alt="{figure.question}">'
+    yield f'  <img src="{light}" width="720" alt="{text}">'
     yield "</picture>"
 
 
-def _scaling(report: Report) -> Iterator[str]:
-    if report.scaling:
-        names, *rows = report.scaling_table
-        yield from _table(names, rows)
-
-
-def _scenarios(report: Report) -> Iterator[str]:
-    if report.scenarios:
-        yield "A scenario passes if the weights equal those of a run without a failure, too."
-        yield ""
-        yield from _table(
-            ("Scenario", "Recovery", "Expected", "Happened", "Passed"),
-            (
-                (
-                    each.name,
-                    each.recovery,
-                    each.expected,
-                    each.happened,
-                    "✓" if each.passed else "✕",
-                )
-                for each in report.scenarios
-            ),
-        )
+def _tables(report: Report, heading: str) -> Iterator[str]:
+    """The tables of a section."""
+    for table in report.tables:
+        if table.heading == heading:
+            yield from (table.about, "", *_table(tuple(table.columns), table.cells), "")
+            is_there = table.source in BY_NAME
+            how = f"`holdfast bench {table.source}`" if is_there else "measured once"
+            yield f"Data `{table.source}.json` · {how}"
+            yield ""
 
 
 def _published(report: Report) -> Iterator[str]:
@@ -151,10 +163,10 @@ def _published(report: Report) -> Iterator[str]:
     yield "with them."
     yield ""
     yield from _table(
-        ("Quantity", "Published elsewhere", "Measured here", "Same thing?"),
+        ("Quantity", "Published elsewhere", "Measured here", "What differs"),
         (
-            (each.quantity, each.published, ours or "–", f"{each.same} · {each.why}")
-            for each, ours in report.references
+            (each.quantity, each.published, each.ours or "not measured", each.differs)
+            for each in report.references
         ),
     )
 
@@ -179,7 +191,7 @@ def _strengths(report: Report) -> Iterator[str]:
 def _readiness(report: Report) -> Iterator[str]:
     yield from _table(
         ("Aspect", "Status", "Shown by"),
-        ((a.name, f"{SIGNS[a.status]} {a.status}", f"`{a.test}`") for a in report.aspects),
+        ((a.name, f"{SIGNS[a.status]} {a.status}", a.shown_by) for a in report.aspects),
     )
 
 

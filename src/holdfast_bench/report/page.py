@@ -55,19 +55,17 @@ def _sections(report: Report) -> Iterator[tuple[str, str, str]]:
     """The key, the heading and the content of each section."""
     with style(LIGHT):
         pictures = {
-            "\n".join(markdown.picture(figure)): drawing.svg(
+            "\n".join(markdown.picture(figure.name, figure.question)): drawing.svg(
                 figure.draw(LIGHT), figure.name, figure.question
             )
             for figure in report.figures
         }
+    shown = "\n".join(markdown.picture("architecture", "The parts of a run", "svg"))
+    pictures[shown] = markdown.architecture()
     for section in markdown.sections(report):
         body = _html(section.lines)
         for shown, drawn in pictures.items():
             body = body.replace(shown, f'<div class="fig">{drawn}</div>')
-        if section.key == "figures":
-            text = "<p>What the measured parts are called in this report.</p>"
-            parts = f'{text}<figure><div class="fig">{_file("architecture.svg")}</div></figure>'
-            yield "architecture", "Architecture", parts
         yield section.key, section.heading, body
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import JobError
 from holdfast_bench.results.result import Result
@@ -62,6 +63,10 @@ class Results:
 
 
 SCHEMA = "result.schema"
+_ENDS: Final = {
+    "detect": "announced_s", "restart": "released_s", "state": "resumed_s", "first": "committed_s",
+}  # fmt: skip
+"""Moments of a live recovery since the failure, by the phase that each ends."""
 
 
 def median(cell: Any) -> float:
@@ -74,6 +79,38 @@ def bounds(cell: Any) -> tuple[float, float]:
     if isinstance(cell, dict):
         return float(cell["min"]), float(cell["max"])
     return float(cell), float(cell)
+
+
+def live_phases(row: Row) -> dict[str, float]:
+    """Seconds of each phase of a live recovery."""
+    moments = [0.0, *(median(row.get(name) or 0.0) for name in _ENDS.values())]
+    spent = [max(0.0, end - start) for start, end in pairwise(moments)]
+    return dict(zip(_ENDS, spent, strict=True))
+
+
+def values(cell: Any) -> list[float]:
+    """Every measurement of a cell."""
+    return [float(each) for each in cell["values"]] if isinstance(cell, dict) else [float(cell)]
+
+
+def noise(measured: Sequence[float], neutral: float | None = None) -> str:
+    """Why measurements say little; empty if they say something.
+
+    Args:
+        measured: One of each round.
+        neutral: The value that means no difference.
+    """
+    if len(measured) < 2:
+        return "measured once"
+    if neutral is not None and min(measured) <= neutral <= max(measured):
+        return f"noise around {neutral:g}"
+    return ""
+
+
+def remark(measured: Sequence[float], neutral: float | None = None) -> str:
+    """The same as a sentence that follows another one."""
+    doubt = noise(measured, neutral)
+    return f" {doubt.capitalize()}." if doubt else ""
 
 
 def _numbers(value: Any) -> Iterator[float]:

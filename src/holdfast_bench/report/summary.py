@@ -1,17 +1,17 @@
-"""Summary: the results in four bullets, recommendations, strengths and limits, from the data."""
+"""Summary: headline results, recommendations, strengths and limits, from the data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from holdfast_bench.report.cited import Sentence, number, say, seconds
-from holdfast_bench.report.figure import Figure
-from holdfast_bench.report.results import Results, median
+from holdfast_bench.report.cited import Number, Sentence, number, say, seconds
+from holdfast_bench.report.results import Results, Row, bounds, median, noise, values
 
 MTBF_S = 3600.0
 """Seconds between two failures for which checkpoint intervals are recommended."""
-_MOST = 4
+Pair = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ class Recommendation:
     figure: str
 
 
-def bullets(results: Results, figures: Mapping[str, Figure]) -> list[Bullet]:
-    """The first four results that were measured."""
-    found = [*_recovery(results), *_weights(results), *_step(results), *_scenarios(results)]
-    found += [*_scaling(results), *_checkpoint(results)]
-    return [each for each in found if each.figure in figures or each.figure == "scenarios"][:_MOST]
+def bullets(results: Results) -> list[Bullet]:
+    """All headline results that were measured."""
+    makers = (
+        _recovery, _weights, _of_ddp, _of_plain, _on_gpu, _checkpoint, _scaling, _lost_host
+    )  # fmt: skip
+    return [bullet for make in makers for bullet in make(results)]
 
 
 def recommendations(results: Results) -> list[Recommendation]:
@@ -86,105 +87,177 @@ def limits(results: Results) -> list[tuple[Sentence, str]]:
     slow = [row for row in results.rows("emulate", measure="emulated") if row["hosts"] > 1]
     if slow:
         found.append((say("Several hosts share the cores of one machine here."), "scaling"))
-    found += _gpu(results)
     if not any(each.conditions.gpus for each in results.by_name.values()):
         found.append((say("Nothing in this report ran on a GPU."), ""))
+    elif not any(_on_gpu(results)):
+        found.append((say("No stored result compares the speed on a GPU with a plain loop."), ""))
     return found
 
 
-def _gpu(results: Results) -> Iterator[tuple[Sentence, str]]:
-    rows = results.rows("gpu", way="holdfast")
-    if rows and results.by_name["gpu"].conditions.gpus:
-        worst = min(rows, key=lambda row: float(row["of_plain"]))
-        text = f"One worker on a GPU: {{ratio}} as fast as a plain loop with {worst['load']}."
-        yield say(text, ratio=number("gpu", worst["of_plain"], form="{:.2f} ×")), ""
+def _bullet(name: str, value: Sentence, text: Sentence, figure: str, doubt: str) -> Bullet:
+    """A result as a headline; one that is noise says so instead."""
+    if not doubt:
+        return Bullet(value, text, figure)
+    measured = Sentence(f"{value.template}. {text.template}", {**value.numbers, **text.numbers})
+    return Bullet(say(f"{name}: {doubt}"), measured, figure)
 
 
 def _recovery(results: Results) -> Iterator[Bullet]:
-    rows = results.rows("recovery", fault="kill", way="holdfast")
-    if not rows:
+    rows = [row for row in results.rows("recovery", fault="kill") if row.get("committed_s")]
+    ours = [row for row in rows if row["way"] == "holdfast"]
+    if not ours:
         return
-    own = median(rows[0]["committed_s"])
-    others = [
-        row
-        for row in results.rows("recovery", fault="kill", workload=rows[0]["workload"])
-        if row["way"] != "holdfast" and row.get("committed_s")
-    ]
-    text = say("From a kill until all workers commit a step. No other system was measured.")
+    own = median(ours[0]["committed_s"])
+    load = ours[0]["workload"]
+    others = [row for row in rows if row["way"] != "holdfast" and row["workload"] == load]
+    spread, numbers = _spread("recovery", ours[0]["committed_s"], "{:.3g} s")
+    text = f"From a kill until all workers commit a step, with {load}; {spread}. "
     if others:
         best = min(others, key=lambda row: median(row["committed_s"]))
-        times = number(
-            "recovery", median(best["committed_s"]), own, form="{:.3g} ×", formula="ratio"
-        )
-        text = say(
-            f"From a kill until all workers commit a step. {best['way']} takes {{times}} as long.",
-            times=times,
-        )
-    yield Bullet(say("{own} to recover", own=seconds("recovery", own)), text, "recovery")
+        text += f"The best other system, {best['way']}, takes {{times}} as long."
+        times = (median(best["committed_s"]), own)
+        numbers["times"] = number("recovery", *times, form="{:.3g} ×", formula="ratio")
+    else:
+        text += "No other system was measured."
+    value = say("{own} to recover", own=seconds("recovery", own))
+    doubt = noise(values(ours[0]["committed_s"]))
+    yield _bullet("Recovery", value, say(text, **numbers), "recovery", doubt)
 
 
 def _weights(results: Results) -> Iterator[Bullet]:
     runs = results.rows("timeline", measure="run")
-    if runs and len({row["weights_sha256"] for row in runs}) == 1:
-        text = "Weights after no failure, a live recovery and a restart have the same SHA-256."
-        yield Bullet(say("0 bits of difference"), say(text), "loss")
+    if not runs or len({row["weights_sha256"] for row in runs}) > 1:
+        return
+    text = "Weights after no failure, a live recovery and a restart have the same SHA-256."
+    numbers = {}
+    if rows := results.rows("scenarios"):
+        text += " {passed} of {all} failures at known steps ended as they must, with equal weights."
+        passed = sum(bool(row["passed"]) for row in rows)
+        for name, count in (("passed", passed), ("all", len(rows))):
+            ones = [1.0] * count
+            numbers[name] = number("scenarios", *ones, form="{:.0f}", formula="count")
+    yield Bullet(say("0 bits of difference"), say(text, **numbers), "loss")
 
 
-def _step(results: Results) -> Iterator[Bullet]:
-    rows = [r for r in results.rows("scaling", workers=2) if r["way"] == "holdfast, 2 shards"]
-    if rows:
-        ratios = sorted({float(row["of_ddp"]) for row in rows})
-        parts = {"high": number("scaling", ratios[-1], form="{:.2f} ×")}
-        if len(ratios) > 1:
-            parts["low"] = number("scaling", ratios[0], form="{:.2f}")
-        value = say("{low} to {high} of DDP" if len(ratios) > 1 else "{high} of DDP", **parts)
-        yield Bullet(value, say("Throughput of two workers with exact gradients."), "step")
+def _of_ddp(results: Results) -> Iterator[Bullet]:
+    loads = _by_load(results, "holdfast, 2 shards", "DDP")
+    text = "Two workers with exact gradients and a shard each"
+    yield from _ratios("scaling", loads, "Two workers and DDP", "DDP", text, "step")
 
 
-def _scenarios(results: Results) -> Iterator[Bullet]:
-    rows = results.rows("scenarios")
-    if rows:
-        passed = [1.0] * sum(bool(row["passed"]) for row in rows)
-        value = say(
-            "{passed} of {all} scenarios",
-            passed=number("scenarios", *passed, form="{:.0f}", formula="count"),
-            all=number("scenarios", *[1.0] * len(rows), form="{:.0f}", formula="count"),
-        )
-        yield Bullet(
-            value,
-            say("Failures at known steps ended as they must, with equal weights."),
-            "scenarios",
-        )
+def _of_plain(results: Results) -> Iterator[Bullet]:
+    loads = _by_load(results, "holdfast, 1 worker of 2 threads", "one process")
+    text = "One worker of two threads, and a plain process with as many"
+    yield from _ratios("scaling", loads, "One worker", "a plain process", text, "step")
 
 
-def _scaling(results: Results) -> Iterator[Bullet]:
-    rows = results.rows("emulate", measure="emulated", scaling="weak")
-    if len(rows) > 1:
-        last = rows[-1]
-        value = say(
-            "{share} efficient",
-            share=number("emulate", last["efficiency"], form="{:.1f} %", formula="percent"),
-        )
-        text = say(
-            "Weak scaling to {hosts} emulated hosts.",
-            hosts=number("emulate", last["hosts"], form="{:.0f}"),
-        )
-        yield Bullet(value, text, "scaling")
+def _by_load(results: Results, own: str, other: str) -> dict[str, list[Pair]]:
+    """Samples/s of two systems in each round, by workload."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in results.rows("scaling", workers=2):
+        found.setdefault(row["workload"], {})[row["way"]] = row
+    return {
+        load: _pairs(rows[own]["samples_per_s"], rows[other]["samples_per_s"])
+        for load, rows in found.items()
+        if {own, other} <= rows.keys()
+    }
+
+
+def _on_gpu(results: Results) -> Iterator[Bullet]:
+    rows = results.rows("gpu", shards=1)
+    base = {row["load"]: row for row in rows if row["way"] == "plain, deterministic"}
+    loads = {
+        row["load"]: _pairs(base[row["load"]]["step_ms"], row["step_ms"])
+        for row in rows
+        if row["way"] == "holdfast" and "step_ms" in row and row["load"] in base
+    }
+    for gpu in results.by_name["gpu"].conditions.gpus[:1] if loads else ():
+        text = f"One worker on one {gpu}, and a plain, deterministic loop"
+        yield from _ratios("gpu", loads, f"One worker on one {gpu}", "a plain loop", text, "")
+
+
+def _pairs(cell: Any, other: Any) -> list[Pair]:
+    """Two measurements of each round, by their ratio."""
+    return sorted(zip(values(cell), values(other), strict=True), key=lambda pair: pair[0] / pair[1])
+
+
+def _ratios(
+    source: str, loads: Mapping[str, list[Pair]], name: str, of: str, text: str, figure: str
+) -> Iterator[Bullet]:
+    """A bullet of the median ratio of each workload, with its range."""
+    if not loads:
+        return
+    numbers = dict[str, Number]()
+    for place, pairs in enumerate(loads.values()):
+        middle = pairs[(len(pairs) - 1) // 2]
+        for key, pair in (("mid", middle), ("low", pairs[0]), ("high", pairs[-1])):
+            numbers[f"{key}{place}"] = number(source, *pair, form="{:.2f} ×", formula="ratio")
+    value = " · ".join(f"{{mid{place}}} with {load}" for place, load in enumerate(loads))
+    ranges = " · ".join(f"{{low{place}}} to {{high{place}}}" for place in range(len(loads)))
+    doubts = [noise([a / b for a, b in pairs], 1) for pairs in loads.values()]
+    count = max(map(len, loads.values()))
+    text += f"; {ranges}, n = {count}." if count > 1 else "."
+    whole = say(f"{value}, of the speed of {of}", **numbers)
+    doubt = doubts[0] if all(doubts) else ""
+    yield _bullet(name, whole, say(text, **numbers), figure, doubt)
 
 
 def _checkpoint(results: Results) -> Iterator[Bullet]:
     rows = results.rows("checkpoint", measure="saving", system="holdfast")
     rows = [row for row in rows if row.get("overhead_pct")]
-    if rows:
-        row = max(rows, key=lambda each: each["every"])
-        value = say(
-            "{share} for checkpoints",
-            share=number("checkpoint", median(row["overhead_pct"]), form="{:.3g} %"),
-        )
-        text = say(
-            "With one every {every} steps.", every=number("checkpoint", row["every"], form="{:.0f}")
-        )
-        yield Bullet(value, text, "checkpoint")
+    if not rows:
+        return
+    row = max(rows, key=lambda each: each["every"])
+    cell = row["overhead_pct"]
+    value = say(
+        "{share} overhead with a checkpoint every {every} steps",
+        share=number("checkpoint", median(cell), form="{:.3g} %"),
+        every=number("checkpoint", row["every"], form="{:.0f}"),
+    )
+    spread, numbers = _spread("checkpoint", cell, "{:.3g} %")
+    text = say(f"Workload {row['workload']}; {spread}.", **numbers)
+    yield _bullet("Cost of checkpoints", value, text, "checkpoint", noise(values(cell), 0))
+
+
+def _scaling(results: Results) -> Iterator[Bullet]:
+    rows = results.rows("emulate", measure="emulated", scaling="weak")
+    if len(rows) < 2:
+        return
+    numbers = dict[str, Number]()
+    for place, row in enumerate(rows):
+        share = number("emulate", row["efficiency"], form="{:.1f} %", formula="percent")
+        numbers |= {f"share{place}": share, f"hosts{place}": number("emulate", row["hosts"])}
+    last = len(rows) - 1
+    others = ", ".join(f"{{share{place}}} on {{hosts{place}}}" for place in range(1, last))
+    value = say(f"{{share{last}}} efficient on {{hosts{last}}} emulated hosts", **numbers)
+    text = say(f"Weak scaling{others and '; '}{others}.", **numbers)
+    doubt = noise(values(rows[last]["step_s"]))
+    yield _bullet("Emulated hosts", value, text, "scaling", doubt)
+
+
+def _lost_host(results: Results) -> Iterator[Bullet]:
+    rows = results.rows("heartbeat")
+    if not rows:
+        return
+    row = min(rows, key=lambda each: (abs(each["interval_s"] - 1), -each["agents"]))
+    cell = row["detection_s"]
+    spread, numbers = _spread("heartbeat", cell, "{:.3g} s")
+    text = f"From the cut, with a heartbeat every {{interval}}; {spread}."
+    numbers["interval"] = number("heartbeat", row["interval_s"], form="{:g} s")
+    for cut in results.rows("hosts", measure="recovery", system="host cut off")[:1]:
+        text += f" On {cut['hosts']} emulated hosts all train on with {cut['what']} after {{all}}."
+        after_ms = median(cut["ms"])
+        numbers["all"] = number("hosts", after_ms, form="{:.3g} s", formula="per_thousand")
+    value = say("{found} to detect a lost host", found=seconds("heartbeat", median(cell)))
+    yield _bullet("A lost host", value, say(text, **numbers), "heartbeat", noise(values(cell)))
+
+
+def _spread(source: str, cell: Any, form: str) -> tuple[str, dict[str, Number]]:
+    """The range of a cell as a template, and its numbers."""
+    count = len(values(cell))
+    low, high = bounds(cell)
+    ends = {"low": number(source, low, form=form), "high": number(source, high, form=form)}
+    return f"{{low}} to {{high}}, n = {count}" if count > 1 else "n = 1", ends
 
 
 def _intervals(results: Results) -> Iterator[Recommendation]:

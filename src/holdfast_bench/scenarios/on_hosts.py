@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from holdfast.rundir import json_lines
@@ -28,7 +27,5 @@ def run_scenario(keys: dict[str, Any]) -> Outcome:
         run.made.cut(HOSTS)
         run_dir = run.records.run_dir
         run.wait((run_dir / RESULT).exists, "the end of the run")
-        result = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
-        events = run.records.events()
         recoveries = list(json_lines.read(run_dir / RECOVERIES))
-    return outcome(events, recoveries, result["weights_sha256"])
+        return outcome(run.records.events(), recoveries, run.records.result()["weights_sha256"])

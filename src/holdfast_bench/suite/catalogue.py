@@ -63,10 +63,27 @@ BENCHMARKS: Final = (
         measured={"bytes_per_s": "lower", "detection_s": "lower"},
     ),
     Benchmark(
+        name="control",
+        text="One coordinator with many agents: delay and cost of a status.",
+        quick={"agents": "100", "seconds": "10"},
+        keys=("agents", "heartbeat_s"),
+        measured={
+            "delay_p99_ms": "lower", "cpu_per_status_ms": "lower", "worker_exits_s": "lower",
+        },
+    ),
+    Benchmark(
+        name="collectives",
+        text="Speed of all-reduces by size, compared with gloo and MPI.",
+        quick={"sizes-kb": "4,1024,65536", "rounds": "2"},
+        keys=("transport", "system", "workers", "size_bytes"),
+        measured={"time_us": "lower"},
+        peers=True,
+    ),
+    Benchmark(
         name="scaling",
         text="Throughput, compared with stock DDP and lone processes.",
         quick={"workloads": "small", "workers": "2", "steps": "24", "rounds": "1"},
-        keys=("workload", "workers", "way"),
+        keys=("job", "on", "hosts", "workload", "workers", "way"),
         measured={"samples_per_s": "higher"},
     ),
     Benchmark(
@@ -79,7 +96,7 @@ BENCHMARKS: Final = (
         name="recovery",
         text="Time from a worker's failure to the next step of all.",
         quick={"workloads": "small", "rounds": "3", "measure": "recovery"},
-        keys=("measure", "workload", "fault", "way"),
+        keys=("job", "on", "hosts", "measure", "workload", "fault", "way"),
         measured={"announced_s": "lower", "committed_s": "lower"},
         peers=True,
     ),
@@ -98,11 +115,18 @@ BENCHMARKS: Final = (
         measured={"restart_s": "lower"},
     ),
     Benchmark(
+        name="parallel",
+        text="A model divided over two workers, compared with FSDP2 and 1F1B.",
+        quick={"workloads": "large", "steps": "8", "rounds": "1", "measure": "training"},
+        keys=("measure", "workload", "way"),
+        measured={"samples_per_s": "higher", "memory_mb": "lower", "committed_s": "lower"},
+    ),
+    Benchmark(
         name="balance",
         text="Balance on unlike devices, compared with stock DDP.",
         quick={"workloads": "cnn", "steps": "8", "speeds": "2:1"},
-        keys=("cluster", "mode", "workload", "shards", "system"),
-        measured={"efficiency": "higher"},
+        keys=("job", "on", "cluster", "mode", "workload", "shards", "system"),
+        measured={"efficiency": "higher", "of_even": "higher"},
     ),
     Benchmark(
         name="checkpoint",
@@ -130,6 +154,13 @@ BENCHMARKS: Final = (
         quick={"max-steps": "10", "seq-length": "64", "batch-size": "4"},
         keys=("measure", "hosts", "kind"),
         measured={"step_s": "lower", "sync_s": "lower"},
+    ),
+    Benchmark(
+        name="compression",
+        text="Loss with compressed gradients, by steps and by bytes.",
+        quick={"workloads": "images", "methods": "none,topk,topk-no-feedback", "steps": "60"},
+        keys=("workload", "data", "method", "steps"),
+        measured={"train_loss": "lower", "test_loss": "lower", "kb_per_step": "lower"},
     ),
     Benchmark(
         name="scenarios",

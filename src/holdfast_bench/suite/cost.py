@@ -13,8 +13,8 @@ def priced_again(result: Result, order: Order) -> Result:
     """A result with the time and cost of a job in each row of a speed.
 
     Args:
-        result: Of `holdfast bench qlora`, or of a benchmark that measures samples per second with
-            all its workers on one host.
+        result: Of `holdfast bench qlora`, or of a benchmark that measures samples per second, on
+            one host unless its rows say more.
         order: The job.
 
     Raises:
@@ -32,16 +32,17 @@ def priced_again(result: Result, order: Order) -> Result:
             "bench qlora or scaling"
         )
     rows = [
-        {**{key: row[key] for key in known.keys}, **_bill_of_speed(row["samples_per_s"], order)}
+        {**{key: row[key] for key in known.keys if key in row}, **_bill_of_speed(row, order)}
         for row in result.rows
     ]
     return result.model_copy(update={"rows": tuple(rows)})
 
 
-def _bill_of_speed(samples_per_s: Row, order: Order) -> Row:
-    """Columns of the bill of one host, and whether it is within the limits of the order."""
-    found = bill(1, order.samples / samples_per_s["median"], order.samples, order.price)
-    row = {"samples_per_s": samples_per_s, **columns_of(found)}
+def _bill_of_speed(measured: Row, order: Order) -> Row:
+    """Columns of the bill of the hosts, and whether it is within the limits of the order."""
+    job_s = order.samples / measured["samples_per_s"]["median"]
+    found = bill(measured.get("hosts", 1), job_s, order.samples, order.price)
+    row = {"samples_per_s": measured["samples_per_s"], **columns_of(found)}
     if order.deadline_h is not None:
         row["in_time"] = found.hours <= order.deadline_h
     if order.budget is not None:

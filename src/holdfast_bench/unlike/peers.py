@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -65,7 +66,8 @@ def train(options: argparse.Namespace) -> None:
         step += 1
         if step == training.steps:
             store.add("trained", 1)
-    dist.destroy_process_group()
+    dist.barrier()  # the others have what they need of this process
+    os._exit(0)  # DDP may end with the interpreter's lock, for which a thread of gloo waits
 
 
 if __name__ == "__main__":

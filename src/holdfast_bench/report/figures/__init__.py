@@ -9,6 +9,8 @@ from holdfast_bench.report.figure import Figure
 from holdfast_bench.report.figures import (
     balance,
     checkpoint,
+    collectives,
+    compression,
     cost,
     heartbeat,
     loss,
@@ -30,6 +32,8 @@ FIGURES: Final[dict[str, Callable[[Results], Figure | None]]] = {
     "scaling": scaling.figure,
     "heartbeat": heartbeat.figure,
     "balance": balance.figure,
+    "collectives": collectives.figure,
+    "compression": compression.figure,
     "cost": cost.figure,
 }
 """In the order of the report."""

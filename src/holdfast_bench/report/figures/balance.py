@@ -7,10 +7,11 @@ from typing import Final
 
 from matplotlib.figure import Figure as Canvas
 
+from holdfast_bench.report import drawing
 from holdfast_bench.report.cited import number, say
-from holdfast_bench.report.drawing import DASHED, area, canvas, foot, horizontal, keys, note, pt
+from holdfast_bench.report.drawing import area, canvas, dot, foot, horizontal, keys, note, row_text
 from holdfast_bench.report.figure import Figure
-from holdfast_bench.report.results import Results, Row
+from holdfast_bench.report.results import Results, Row, remark, values
 from holdfast_bench.report.theme import Tokens
 
 SYSTEMS: Final = ("even", "dynamic", "DDP")
@@ -28,11 +29,13 @@ def figure(results: Results) -> Figure | None:
         return None
     gains = [(rows["dynamic"]["efficiency"], rows["even"]["efficiency"]) for rows in cases.values()]
     low, high = (pick(gains, key=lambda pair: pair[0] / pair[1]) for pick in (min, max))
+    reach = "{low} to {high}" if len(cases) > 1 else "{high}"
+    doubt = remark(values(next(iter(cases.values()))["dynamic"]["samples_per_s"]))
     return Figure(
         name="balance",
         question="What does balance gain with unequal workers?",
         answer=say(
-            "{low} to {high} over even shards.",
+            f"{reach} over even shards.{doubt}",
             low=number("balance", *low, form="{:+.0f} %", formula="gain_percent"),
             high=number("balance", *high, form="{:+.0f} %", formula="gain_percent"),
         ),
@@ -50,50 +53,23 @@ def _draw(cases: dict[str, dict[str, Row]], t: Tokens) -> Canvas:
     width = 362
     found = [float(row["efficiency"]) for rows in cases.values() for row in rows.values()]
     most = max(1.0, *found) + 0.08
-    ax = area(
-        fig, left, 46, width, 34 * len(cases), xlim=(0, most), ylim=(len(cases) - 0.45, -0.55)
-    )
+    limits = {"xlim": (0, most), "ylim": (len(cases) - 0.45, -0.55)}
+    ax = area(fig, left, 46, width, 34 * len(cases), **limits)
     horizontal(ax)
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25", "50", "75", "100"])
-    ax.axvline(1, color=t["ink3"], linewidth=pt(1.2), linestyle=DASHED)
+    ax.axvline(1, color=t["ink3"], linewidth=drawing.pt(1.2), linestyle=drawing.DASHED)
     note(fig, left + width / most, 36, "limit", t, "ink2", ha="center")
     note(fig, 700, 36, "gain", t, ha="right")
-    keys(
-        fig,
-        t,
-        left,
-        16,
-        [("holdfast", "dynamic", None), ("holdfast", "even", ""), ("ddp", "DDP", None)],
-    )
+    even = ("holdfast", "even", "")
+    keys(fig, t, left, 16, [("holdfast", "dynamic", None), even, ("ddp", "DDP", None)])
     for y, (name, rows) in enumerate(cases.items()):
         before, after = (float(rows[kind]["efficiency"]) for kind in ("even", "dynamic"))
-        at = {"textcoords": "offset points", "va": "center"}
-        ax.annotate(name, (0, y), (-pt(10), 0), ha="right", fontsize=pt(13), color=t["ink"], **at)
-        ax.plot([before, after], [y, y], color=t["rest"], linewidth=pt(2), zorder=2)
-        hollow = {"color": t["panel"], "markeredgecolor": t["holdfast"], "markeredgewidth": pt(1.6)}
-        ax.plot(before, y, "o", markersize=pt(8), zorder=4, **hollow)
-        ax.plot(
-            after,
-            y,
-            "o",
-            color=t["holdfast"],
-            markersize=pt(10),
-            markeredgecolor=t["panel"],
-            zorder=5,
-        )
+        row_text(ax, name, y, -10, t["ink"], size=13, bold=False)
+        ax.plot([before, after], [y, y], color=t["rest"], linewidth=drawing.pt(2), zorder=2)
         if ddp := rows.get("DDP"):
-            place = float(ddp["efficiency"])
-            ax.plot(
-                place,
-                y,
-                "s",
-                color=t["ddp"],
-                markersize=pt(8),
-                markeredgecolor=t["panel"],
-                zorder=3,
-            )
-        where = {"xycoords": ("axes fraction", "data"), "ha": "right", "fontsize": pt(12)}
-        gain = f"{100 * (after / before - 1):+.0f} %"
-        ax.annotate(gain, (1, y), (pt(82), 0), fontweight=600, color=t["kelp"], **where, **at)
+            dot(ax, float(ddp["efficiency"]), y, t["ddp"], t["panel"], 8, "s")
+        dot(ax, before, y, t["panel"], t["holdfast"], 8)
+        dot(ax, after, y, t["holdfast"], t["panel"], 10)
+        row_text(ax, f"{100 * (after / before - 1):+.0f} %", y, 82, t["kelp"])
     foot(fig, left, "Throughput as a share of the limit. Linear axis from 0.", t)
     return fig

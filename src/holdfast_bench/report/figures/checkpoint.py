@@ -11,7 +11,7 @@ from holdfast_bench.report.cited import number, say
 from holdfast_bench.report.drawing import DOTTED, apart, area, box, canvas, foot, note, pt, title
 from holdfast_bench.report.figure import Figure
 from holdfast_bench.report.published import CHECKPOINT_PERCENT
-from holdfast_bench.report.results import Results, Row, median
+from holdfast_bench.report.results import Results, Row, median, remark, values
 from holdfast_bench.report.theme import Tokens
 
 OURS: Final = "holdfast"
@@ -34,7 +34,8 @@ def figure(results: Results) -> Figure | None:
     rows = [row for row in rows if (row["workload"], row["workers"]) == (load, workers)]
     every = sorted({row["every"] for row in rows}, reverse=True)
     shown = every[-1] if 10 not in every else 10
-    at = {row["system"]: median(row["overhead_pct"]) for row in rows if row["every"] == shown}
+    cells = {row["system"]: row["overhead_pct"] for row in rows if row["every"] == shown}
+    at = {name: median(cell) for name, cell in cells.items()}
     peers = {name: value for name, value in at.items() if not name.startswith(OURS)}
     best = min(peers, key=lambda name: peers[name], default=None)
     text = "Every {every} steps: {own}"
@@ -48,7 +49,7 @@ def figure(results: Results) -> Figure | None:
     return Figure(
         name="checkpoint",
         question="What does a checkpoint cost?",
-        answer=say(f"{text}.", **numbers),
+        answer=say(f"{text}.{remark(values(cells[OURS]), 0)}", **numbers),
         caption=f"Workload {load}, {workers} worker: how much longer training takes than without "
         "checkpoints. The machine's own noise can make an overhead negative.",
         source="checkpoint",

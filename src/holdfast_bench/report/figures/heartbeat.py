@@ -48,29 +48,20 @@ def _draw(rows: list[Row], t: Tokens) -> Canvas:
     for place, (heading, values, unit) in enumerate(
         zip(titles, (traffic, found), ("KB/s", "s"), strict=True)
     ):
-        limits = {
-            "xlim": (min(intervals) / 1.3, max(intervals) * 1.3),
-            "ylim": (min(values) / 2, max(values) * 2),
-        }
+        low, high = min(values) / 2, max(values) * 2
+        limits = {"xlim": (min(intervals) / 1.3, max(intervals) * 1.3), "ylim": (low, high)}
         ax = area(fig, 72 + place * 340, 34, 252, 178, xscale="log", yscale="log", **limits)
-        ticks = [
-            v for v in (0.03, 0.1, 0.3, 1, 3, 10, 30) if limits["ylim"][0] <= v <= limits["ylim"][1]
-        ]
+        ticks = [v for v in (0.03, 0.1, 0.3, 1, 3, 10, 30) if low <= v <= high]
         names = [f"{v:g}{f' {unit}' if i == len(ticks) - 1 else ''}" for i, v in enumerate(ticks)]
         log_axis(ax.yaxis, ticks, names)
         log_axis(
             ax.xaxis, intervals, [f"{v:g}{' s' if not i else ''}" for i, v in enumerate(intervals)]
         )
         if place:
-            low, high = zip(*(bounds(row["detection_s"]) for row in rows), strict=True)
-            ax.vlines(intervals, low, high, color=t["holdfast"], linewidth=pt(3))
-        look = {
-            "marker": "o",
-            "markersize": pt(7),
-            "markeredgecolor": t["panel"],
-            "linewidth": pt(1.6),
-        }
-        ax.plot(intervals, values, color=t["holdfast"], **look)
+            lowest, highest = zip(*(bounds(row["detection_s"]) for row in rows), strict=True)
+            ax.vlines(intervals, lowest, highest, color=t["holdfast"], linewidth=pt(3))
+        look = {"marker": "o", "markersize": pt(7), "markeredgecolor": t["panel"]}
+        ax.plot(intervals, values, color=t["holdfast"], linewidth=pt(1.6), **look)
         title(fig, 72 + place * 340, 18, heading, t)
     foot(fig, 72, "Heartbeat interval, log axes. Bar: lowest to highest.", t)
     return fig

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
 from matplotlib.figure import Figure as Canvas
 
 from holdfast_bench.report.cited import Sentence, number, say
-from holdfast_bench.report.drawing import area, canvas, fill, foot, horizontal, keys, pt
+from holdfast_bench.report.drawing import area, canvas, fill, foot, horizontal, keys, pt, row_text
 from holdfast_bench.report.figure import Figure
-from holdfast_bench.report.results import Results, Row, median
+from holdfast_bench.report.results import Results, Row, live_phases, median
 from holdfast_bench.report.theme import Tokens
 
 PHASES: Final = {
     "detect": "detect", "restart": "halt, restart", "init": "initialize", "state": "load state",
     "first": "first step",
 }  # fmt: skip
-LIVE: Final = ("announced_s", "released_s", "resumed_s", "committed_s")
-"""Moments of a recovery since the failure; each ends a phase."""
-LIVE_PHASES: Final = ("detect", "restart", "state", "first")
 RESTART_PHASES: Final = {
     "found": "detect", "forked": "restart", "halted": "restart", "back": "restart",
-    "all ready": "init", "state": "state", "next step": "first",
+    "all ready": "init", "loaded": "state", "state": "state", "next step": "first",
 }  # fmt: skip
 """The phases of a recovery report."""
 
@@ -58,10 +54,7 @@ def missing(bar: Bar) -> float:
 
 
 def _live(row: Row) -> Bar:
-    moments = [0.0, *(median(row.get(name) or 0.0) for name in LIVE)]
-    spent = [max(0.0, end - start) for start, end in pairwise(moments)]
-    name = f"live, {row['workload']}"
-    return name, dict(zip(LIVE_PHASES, spent, strict=True)), moments[-1]
+    return f"live, {row['workload']}", live_phases(row), median(row.get("committed_s") or 0.0)
 
 
 def _restart(row: Row) -> Bar:
@@ -76,8 +69,7 @@ def _answer(bars: list[Bar], results: Results) -> Sentence:
     rows = results.rows("recovery", fault="kill", way="holdfast")
     if not rows:
         return say("A restart of all workers, by the phases of its recovery report.")
-    moments = [median(rows[0][name]) for name in LIVE]
-    times = (moments[2], moments[3])
+    times = [median(rows[0][name]) for name in ("resumed_s", "committed_s")]
     share = number("recovery", *times, form="{:.0f} %", formula="rest_percent")
     odd = [bar[0] for bar in bars if missing(bar) > 0.05]
     tail = f" Not attributed by more than a twentieth: {', '.join(odd)}." if odd else ""
@@ -89,9 +81,8 @@ def _draw(bars: list[Bar], t: Tokens) -> Canvas:
     items: list[tuple[str, str, str | None]] = [(k, v, None) for k, v in PHASES.items()]
     keys(fig, t, 104, 16, [*items, ("rest", "not attributed", "/////")])
     most = max(total for _, _, total in bars)
-    ax = area(
-        fig, 124, 30, 520, 40 * len(bars), xlim=(0, 1.05 * most), ylim=(len(bars) - 0.4, -0.6)
-    )
+    limits = {"xlim": (0, 1.05 * most), "ylim": (len(bars) - 0.4, -0.6)}
+    ax = area(fig, 124, 30, 520, 40 * len(bars), **limits)
     horizontal(ax)
     for y, (name, parts, total) in enumerate(bars):
         x = 0.0
@@ -100,31 +91,14 @@ def _draw(bars: list[Bar], t: Tokens) -> Canvas:
                 ax.barh(y, width, 0.56, x, **fill(t, phase))
                 x += width
         if total - x > 0.02 * total:
-            ax.barh(
-                y,
-                total - x,
-                0.56,
-                x,
-                facecolor="none",
-                edgecolor=t["rest"],
-                hatch="/////",
-                linewidth=0.6,
-            )
-        at = {"textcoords": "offset points", "va": "center"}
-        ax.annotate(name, (0, y), (-pt(10), 0), ha="right", color=t["ink"], fontsize=pt(13), **at)
-        label = f"{total:.3f} s"
-        ax.annotate(
-            label,
-            (max(total, x), y),
-            (pt(8), 0),
-            color=t["kelp"],
-            fontweight=600,
-            fontsize=pt(12),
-            **at,
-        )
+            hatched = {"facecolor": "none", "edgecolor": t["rest"], "hatch": "/////"}
+            ax.barh(y, total - x, 0.56, x, linewidth=0.6, **hatched)
+        row_text(ax, name, y, -10, t["ink"], size=13, bold=False)
+        look = {"color": t["kelp"], "fontweight": 600, "fontsize": pt(12), "va": "center"}
+        at = (max(total, x), y)
+        ax.annotate(f"{total:.3f} s", at, (pt(8), 0), textcoords="offset points", **look)
     ticks = [value for value in ax.get_xticks() if value <= 1.05 * most]
     ax.set_xticks(ticks, [f"{v:.3g}{' s' if not i else ''}" for i, v in enumerate(ticks)])
-    foot(
-        fig, 124, "Linear axis from the kill to the first step that all workers have committed.", t
-    )
+    text = "Linear axis from the kill to the first step that all workers have committed."
+    foot(fig, 124, text, t)
     return fig

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from matplotlib.figure import Figure as Canvas
 
+from holdfast_bench.report import drawing
 from holdfast_bench.report.cited import Sentence, number, say, seconds
-from holdfast_bench.report.drawing import (
-    area,
-    canvas,
-    foot,
-    horizontal,
-    log_axis,
-    note,
-    pt,
-    title,
-    width_of,
-)
+from holdfast_bench.report.drawing import area, canvas, dot, foot, horizontal, pt, row_text, title
 from holdfast_bench.report.figure import Figure
 from holdfast_bench.report.results import Results, Row, bounds, median
 from holdfast_bench.report.theme import Tokens, color_of
@@ -105,9 +95,9 @@ def _draw_load(fig: Canvas, t: Tokens, place: int, load: str, rows: list[Row], c
     limits = {"xlim": (0.05, 30), "ylim": (count - 0.4, -0.6)}
     ax = area(fig, left, 34, 166, 36 * count, xscale="log", **limits)
     drawn = title(fig, left, 16, load, t)
-    note(fig, left + width_of(fig, drawn) + 8, 16, STATES.get(load, ""), t)
+    drawing.note(fig, left + drawing.width_of(fig, drawn) + 8, 16, STATES.get(load, ""), t)
     horizontal(ax)
-    log_axis(ax.xaxis, [0.1, 1, 10], ["0.1 s", "1", "10"])
+    drawing.log_axis(ax.xaxis, [0.1, 1, 10], ["0.1 s", "1", "10"])
     own = median(rows[0]["committed_s"])
     for y, row in enumerate(rows):
         name = row["way"]
@@ -115,41 +105,13 @@ def _draw_load(fig: Canvas, t: Tokens, place: int, load: str, rows: list[Row], c
         mine = name == "holdfast"
         color = t[color_of(name)]
         ink = t["kelp" if mine else "ink"]
-        ax.plot(
-            list(bounds(row["committed_s"])),
-            [y, y],
-            color=color,
-            linewidth=pt(5),
-            solid_capstyle="butt",
-        )
-        ax.plot(
-            [mid, mid], [y - 0.26, y + 0.26], color=color, linewidth=pt(2.5), solid_capstyle="butt"
-        )
+        thick = {"color": color, "linewidth": pt(5), "solid_capstyle": "butt"}
+        ax.plot(list(bounds(row["committed_s"])), [y, y], **thick)
+        ax.plot([mid, mid], [y - 0.26, y + 0.26], **{**thick, "linewidth": pt(2.5)})
         if row.get("anyone_s") and median(row["anyone_s"]) < 0.9 * mid:
-            alone = median(row["anyone_s"])
-            ax.plot(
-                alone,
-                y,
-                "o",
-                color=t["panel"],
-                markersize=pt(7),
-                markeredgecolor=color,
-                markeredgewidth=pt(1.6),
-            )
-        at: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-        weight = 600 if mine else 400
+            dot(ax, median(row["anyone_s"]), y, t["panel"], color, 7)
         if not place:
-            ax.annotate(
-                name,
-                (0.05, y),
-                (-pt(10), 0),
-                ha="right",
-                color=ink,
-                fontweight=weight,
-                fontsize=pt(13),
-                **at,
-            )
-        where = {"xycoords": ("axes fraction", "data"), "fontsize": pt(12), "ha": "right"}
-        ax.annotate(f"{mid:.3g} s", (1, y), (pt(52), 0), color=ink, fontweight=600, **where, **at)
+            row_text(ax, name, y, -10, ink, size=13, bold=mine)
+        row_text(ax, f"{mid:.3g} s", y, 52, ink)
         if not mine:
-            ax.annotate(f"{mid / own:.1f} ×", (1, y), (pt(100), 0), color=t["ink3"], **where, **at)
+            row_text(ax, f"{mid / own:.1f} ×", y, 100, t["ink3"], bold=False)

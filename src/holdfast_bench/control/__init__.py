@@ -1,0 +1,1 @@
+"""Load of control: one real coordinator, and a stream for each of many agents."""
