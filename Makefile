@@ -27,11 +27,12 @@ check: $(READY)  ## format, lint, types, layers, measures, fast tests; pre-commi
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tests/house.py
-	$(BIN)/pytest -m "not slow and not soak" -n 2
+	$(BIN)/pytest -m "not slow and not full and not soak" -n 2
 
 soak: $(READY)  ## all cases of the exhaustive tests, and SEEDS long runs with many faults
 	{ $(BIN)/python tests/runs/soak.py --seeds $(SEEDS) && \
 	  $(BIN)/python tests/runs/corruption.py --runs 10 && \
+	  $(BIN)/python tests/runs/moving_soak.py --seeds 1 && \
 	  $(BIN)/python -m holdfast_bench.exactness --seeds 60; } & \
 	programs=$$!; $(BIN)/pytest -m soak -n 2 --dist worksteal; tests=$$?; \
 	wait $$programs && exit $$tests

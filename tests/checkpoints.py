@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from holdfast.agent.checkpoints import Checkpoints
+from holdfast.arena.holding import Holding
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.memory import Arena
 from holdfast.checkpoint import names, parts
@@ -135,5 +136,5 @@ def restore(directory, layout, seal=UNSEALED):
     flat = torch.empty(layout.size_bytes, dtype=torch.uint8)
     manifest = store.manifest(directory.name)
     check_layout(str(directory), manifest.layout, layout)
-    read_into(flat, store, directory.name, manifest)
+    read_into(flat, Holding.of_all(layout), store, directory.name, manifest)
     return flat

@@ -10,11 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -35,8 +36,10 @@ from holdfast.checkpoint.store import CheckpointStore
 from holdfast.cli import app
 from holdfast.faults.target import Target
 from holdfast.job import load
+from holdfast.launch.collector import without_collector
 from holdfast.launch.fork_client import ForkServer
 from holdfast.launch.spawn import WORKER, spawn
+from holdfast.linux import control_groups
 from holdfast.rundir.run_directory import RunDirectory
 from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.placement import Placement
@@ -104,6 +107,12 @@ def pytest_configure(config):
     settings.load_profile("busy machine")
     torch.set_num_threads(1)  # threads of several pytest processes would wait for each other
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    with without_collector():  # it would look at all tests again and again
+        return (yield)
 
 
 @pytest.fixture(scope="session")
@@ -297,6 +306,18 @@ def own_loopback_address():
 
 
 @pytest.fixture
+def no_thread_while_forking():
+    """Ends a test with the threads that it started: the next one forks loader processes.
+
+    A fork that is made while a thread of a closing pool holds a lock waits for that lock forever.
+    """
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+
+
+@pytest.fixture
 def free_port():
     """One that nobody had just now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -317,6 +338,12 @@ def _soaked(case):
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.soak)
 
 
+def change_last_byte(path: Path) -> None:
+    """Change the last byte of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def wait_until(happened: Callable[[], bool], timeout_s: float = 60) -> None:
     """Look again and again, and leave the processor to those who are waited for meanwhile: looking
     takes a tenth of the time at most.
@@ -335,8 +362,9 @@ def metrics_of(run_dir: Path) -> list[dict]:
 
 
 def events_of(run_dir: Path, name: str | None = None) -> list[dict]:
-    """The events of a run, or those of one name."""
-    lines = (run_dir / "events.jsonl").read_text().splitlines(keepends=True)
+    """The events of a run, or those of one name; none while there is no file of them."""
+    written = run_dir / "events.jsonl"
+    lines = written.read_text().splitlines(keepends=True) if written.exists() else []
     # One that is being written now has no end yet.
     events = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in events if name is None or event["event"] == name]
@@ -394,3 +422,31 @@ def reference(once):
 def result_of(run_dir: Path) -> dict:
     """Result of a finished run."""
     return json.loads((run_dir / "result.json").read_text())
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """A control group of so much memory; skips the test where there can be none."""
+    groups = control_groups.groups("memory")
+    around = next((group for group in groups if (group / "memory.stat").exists()), None)
+    if around is None:
+        pytest.skip("there is no control group for memory here")
+    group = around / f"holdfast-test-{uuid.uuid4().hex}"
+
+    def is_removed() -> bool:
+        with suppress(OSError):
+            group.rmdir()
+        return not group.exists()
+
+    try:
+        group.mkdir()
+        names = {path.name for path in group.iterdir()}
+        limit = "memory.max" if "memory.max" in names else "memory.limit_in_bytes"
+        (group / limit).write_text(str(limit_bytes))
+        if "memory.swap.max" in names:
+            (group / "memory.swap.max").write_text("0")
+    except OSError as error:
+        is_removed()
+        pytest.skip(f"a control group cannot be limited here: {error}")
+    yield group
+    wait_until(is_removed)  # the kernel may take a moment to account for the dead

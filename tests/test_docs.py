@@ -31,9 +31,9 @@ WITH_COMMANDS = [page for page in PAGES if any(kind == "bash" for kind, _ in fen
 TAKE_LONG = {
     "backup.md", "balance.md", "breakdown.md", "chaos.md", "checkpoint-security.md",
     "checkpoints.md", "data.md",
-    "doctor.md", "drill.md", "engines.md", "jobs.md", "profile.md", "qlora.md",
+    "doctor.md", "drill.md", "engines.md", "jobs.md", "parallel.md", "profile.md", "qlora.md",
     "record.md",
-    "recovery-reports.md", "scripts.md", "using-weights.md", "your-own-code.md",
+    "recovery-reports.md", "scripts.md", "tuning.md", "using-weights.md", "your-own-code.md",
 }  # fmt: skip
 
 
@@ -41,7 +41,9 @@ def by_tier(page):
     """A page that takes long belongs to `make soak`, the README and its next page to `test-all`."""
     if page.name in TAKE_LONG:
         return pytest.param(page, marks=pytest.mark.soak)
-    is_dear = page.name in ("README.md", "from-pytorch.md")
+    is_dear = page.name in (
+        "README.md", "collectives.md", "from-pytorch.md", "lightning.md", "transformers.md",
+    )  # fmt: skip
     return pytest.param(page, marks=pytest.mark.full if is_dear else ())
 
 

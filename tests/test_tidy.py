@@ -163,7 +163,8 @@ def test_the_public_names_are_these():
 
     assert holdfast.__all__ == [
         "CheckpointError", "Dataset", "Event", "HoldfastError", "Job", "JobError", "NonFiniteError",
-        "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "load_run", "train",
+        "OutOfMemory", "Result", "Session", "Shard", "WorkerFailed", "is_worker",
+        "load_run", "report", "session", "train", "tune",
     ]  # fmt: skip
     assert all(getattr(holdfast, name) for name in holdfast.__all__)
 
@@ -176,7 +177,9 @@ def test_the_keys_of_a_job_are_these():
         "name",
         "workers",
         "hosts",
+        "max_hosts",
         "network",
+        "etcd",
         "heartbeat",
         "timeout_s",
         "hang_timeout_s",
@@ -188,11 +191,11 @@ def test_the_keys_of_a_job_are_these():
     ]
     assert list(ScriptJob.model_fields) == [*every_job, "script", "on_failure", "port"]
     assert list(TrainJob.model_fields) == [
-        *every_job, "task", "params", "data", "model", "init_from", "optimizer",
-        "schedule", "batch", "epochs", "extend",
+        *every_job, "task", "arguments", "params", "data", "model", "init_from", "optimizer",
+        "schedule", "batch", "epochs", "extend", "stop_after_epochs",
         "seed", "clip_norm", "shards", "max_workers", "shards_per_worker", "balance", "numerics",
-        "sync", "exchange", "port", "ddp", "device", "precision", "compile", "threads_per_worker",
-        "on_failure",
+        "sync", "exchange", "collective", "compression", "port", "ddp", "parallel", "device",
+        "precision", "compile", "threads_per_worker", "on_failure",
         "on_numerics_change", "non_finite", "verify", "evaluation", "loader", "checkpoint",
         "backup", "program",
     ]  # fmt: skip
@@ -314,6 +317,8 @@ def test_the_options_of_the_command_are_these():
         "report": ["--output", "results"],
         "run": [
             "--address",
+            "--background",
+            "--detach",
             "--hang-timeout-s",
             "--json",
             "--master-port",
@@ -325,9 +330,11 @@ def test_the_options_of_the_command_are_these():
             "--nnodes",
             "--nproc-per-node",
             "--nproc_per_node",
+            "--on",
             "--port",
             "--queue",
             "--run",
+            "--set",
             "--standalone",
             "--tee",
             "--workers",
@@ -336,6 +343,8 @@ def test_the_options_of_the_command_are_these():
             "script",
         ],
         "runs": ["--json"],
+        "leave": ["run"],
+        "scale": ["run", "workers"],
         "stop": ["--now", "run"],
         "token": ["--secret", "--uses", "run"],
         "top": ["run"],
@@ -356,6 +365,25 @@ def test_the_options_of_the_command_are_these():
             "--resume",
             "--run",
             "--tee",
+            "job",
+            "overrides",
+        ],
+        "tune": [
+            "--at-once",
+            "--budget",
+            "--every",
+            "--goal",
+            "--json",
+            "--metric",
+            "--population",
+            "--resume",
+            "--run",
+            "--sampler",
+            "--seed",
+            "--space",
+            "--stop",
+            "--strict",
+            "--trials",
             "job",
             "overrides",
         ],

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from checkpoints import save, state_of
+from conftest import change_last_byte
 from holdfast.arena.layout import Field, Layout
 from holdfast.arena.tensors import DTYPES, views
 from holdfast.checkpoint.diff import TensorDiff, compare
@@ -98,6 +99,6 @@ def test_damage_is_not_taken_for_a_difference(tmp_path):
     layout = Layout.pack([Field("a", "F32", (2,))])
     one, other = (save(tmp_path / name, 1, state_of(layout), layout) for name in ("one", "other"))
     part = other / "part-1-of-2.safetensors"
-    part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
+    change_last_byte(part)
     with pytest.raises(CheckpointError, match="does not match its digest"):
         compare(one, other, lambda count: None)

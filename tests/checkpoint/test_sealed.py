@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 
 from checkpoints import bytes_of, layout_of, restore, save, state_of, store_in, write
+from conftest import change_last_byte
 from holdfast.checkpoint import parts
 from holdfast.checkpoint.exports import weights
 from holdfast.checkpoint.exports.export import export
@@ -108,7 +109,7 @@ def test_retention_verifies_without_a_key(tmp_path, files):
     for step in (1, 2, 3):
         save(tmp_path, step, STATE, LAYOUT, seal=seal(files, "encrypt"))
     part = tmp_path / "step-00000003" / "part-1-of-2.safetensors"
-    part.write_bytes(part.read_bytes()[:-1] + b"\xa5")
+    change_last_byte(part)
     found = []
     with Retention(store_in(tmp_path), RetentionPolicy(last=1), found.append) as retention:
         retention.request()

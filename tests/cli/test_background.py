@@ -68,6 +68,21 @@ def test_a_run_whose_process_was_killed_has_failed_and_goes_on_by_resume(own_sta
     said("stop", "later", "--now")
 
 
+@pytest.mark.full
+def test_a_script_in_the_background_keeps_its_own_arguments(own_state, said, tmp_path):
+    script = tmp_path / "tells.py"
+    script.write_text("import sys; open('told', 'w').write(' '.join(sys.argv[1:]))")
+    options = ["--detach", "--run", "runs/later"]
+    assert said("run", *options, script, "--detach", "--run", "x").splitlines()[0] == "later"
+    wait_until(lambda: json.loads(said("runs", "--json"))[0]["state"] == "finished")
+    assert (tmp_path / "told").read_text() == "--detach --run x"
+
+
+def test_workers_of_an_engine_are_not_counted_here(said):
+    refused = said("run", "--workers", "auto", "--on", "slurm", __file__, status=2)
+    assert "--workers auto counts the cores of this host; with --on, give a number" in refused
+
+
 def test_a_job_that_is_wrong_says_so_and_leaves_nothing(own_state, said, tmp_path):
     refused = said("train", "digits", "workers=two", "--detach", "--run", "later", status=2)
     assert "workers" in refused

@@ -74,6 +74,26 @@ def test_losses_are_compared_at_equal_samples(runs, compared):
     assert found["notes"] == ["half/run differs from whole/run: batch 32"]
 
 
+def test_a_pause_between_two_starts_takes_no_time(runs, compared):
+    events = runs[1] / "events.jsonl"
+    with events.open("a") as file:
+        for at, name in ((2000.0, "run-started"), (2004.0, "run-ended")):
+            file.write(json.dumps({"time_unix_s": at, "event": name, "workers": 2}) + "\n")
+    once, twice = compared(*runs, "--price", 3.6)["runs"]
+    assert twice["wall_s"] == once["wall_s"] + 4
+    assert twice["cost"] == pytest.approx(twice["wall_s"] * 0.001)
+    assert twice["goodput_samples_per_s"] == pytest.approx(twice["samples"] / twice["wall_s"])
+
+
+def test_losses_of_other_parameters_may_compare(runs, compared):
+    (runs[1] / "job.yaml").write_text(f"{JOB}params: {{width: 9}}\n")
+    (note,) = compared(*runs)["notes"]
+    assert note == (
+        "half/run differs from whole/run: params.width 9; "
+        "losses compare only if both learn from the same data"
+    )
+
+
 def test_other_data_are_noted_and_compared_all_the_same(runs, compared):
     (runs[1] / "job.yaml").write_text(TEXT_JOB)
     found = compared(*runs)
@@ -95,7 +115,7 @@ def test_what_a_run_lacks_is_a_dash_and_a_note(runs, command_line, tmp_path):
     status, out, err = command_line("compare", *paths, "--price", "1")
     assert (status, err) == (0, "")
     assert out.count("note:") == 4  # one of them on the batch of the run without steps
-    assert "note: script runs a script, whose steps and losses are not recorded\n" in out
+    assert "note: script runs a script that has made no step\n" in out
     assert "note: new has committed no step\n" in out
     assert "note: old: this version cannot read its job\n" in out
     cells = {line[:26].strip(): line[26:].split() for line in out.splitlines()}

@@ -18,9 +18,10 @@ def test_a_short_option_asks_for_help(command_line, arguments):
     assert (status, "Usage" in out) == (0, True)
 
 
-def test_a_range_of_hosts_is_refused(command_line):
-    status, _, err = command_line("run", "--nnodes", "1:4", "train.py")
-    assert (status, "--nnodes 1:4: use a number" in err) == (2, True)
+@pytest.mark.parametrize("value", ["4:1", "0:2", "2:", "a", "1:2:3"])
+def test_what_is_no_range_of_hosts_is_refused(command_line, value):
+    status, _, err = command_line("run", "--nnodes", value, "train.py")
+    assert (status, f"--nnodes {value}: give a number of hosts" in err) == (2, True)
 
 
 def test_a_job_must_be_named(command_line):

@@ -24,6 +24,8 @@ from holdfast.data.loading.source import source_of
 from holdfast.errors import JobError
 from holdfast.job import load
 
+pytestmark = pytest.mark.usefixtures("no_thread_while_forking")
+
 JOB = load.check({"batch": 4, "shards": 2, "workers": 2}, "test")
 DATA = TensorDataset(torch.arange(10))
 ITEMS = [WorkItem.of_shard(0), WorkItem.of_shard(1)]

@@ -88,6 +88,18 @@ def test_a_run_in_pods_has_the_weights_of_one_host_and_its_token_is_in_no_reques
 
 
 @pytest.mark.soak
+def test_a_job_of_ones_own_recovers_in_pods(cluster, start, tmp_path):
+    job = ["--job", "digits", "workers=1", "shards=2", "epochs=3", "--on", ON[1]]
+    words = ["recovery", "--hosts", "2", "--rounds", "1", "--output", "results", *job]
+    assert start("bench", *words).wait(240) == 0, output(tmp_path)
+    rows = json.loads((tmp_path / "results" / "recovery.json").read_text())["rows"]
+    assert [(row["fault"], row["same_weights"]) for row in rows] == [
+        ("worker", True),
+        ("agent", True),
+    ]
+
+
+@pytest.mark.soak
 def test_a_pod_that_is_lost_is_continued_without_and_its_successor_is_used(
     cluster, start, tmp_path
 ):

@@ -7,7 +7,6 @@ import slurm_cluster
 from slurm_cluster import begins, printed, saved, steps
 
 from conftest import wait_until
-from holdfast.clusters.render.plan import amounts_on_host
 from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
 
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak]
 def script(*words):
     """The script of a job on two nodes."""
     job = load.load(words[0], [*words[1:], "hosts=2"]).resolved()
-    return sbatch(job.name, job.hosts, amounts_on_host(job), words)
+    return sbatch(job, words)
 
 
 def weights(run):

@@ -18,6 +18,7 @@ from holdfast.runs.hosts.endpoint import address_towards
 from nvml_stand_in import needs_gcc
 
 cluster, submit = slurm_cluster.cluster, slurm_cluster.submit
+REPORTING = Path(__file__).parents[1] / "runs" / "scripts" / "reporting.py"
 PAGE = Path(__file__).parents[2] / "docs" / "slurm.md"
 
 
@@ -56,6 +57,17 @@ def test_a_job_trains_to_the_weights_of_one_host(cluster, submit, command, run, 
     places = [each["place"] for each in events_of(run, "agent-placed")]
     assert sorted(places) == ["n1", "n2"]
     assert weights(run) == alone(command, tmp_path, "epochs=1")
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_script_runs_on_the_nodes_of_a_job(cluster, submit, tmp_path):
+    words = f"--nnodes 2 --on slurm --run run {REPORTING} {tmp_path} 20 killed"
+    job = submit(f"#!/bin/sh\nholdfast run {words}\n", "--nodes=2")
+    assert cluster.await_end(job) == "COMPLETED", printed(tmp_path)
+    run = tmp_path / "run"
+    assert sorted(each["place"] for each in events_of(run, "agent-placed")) == ["n1", "n2"]
+    assert [each["step"] for each in metrics_of(run)] == list(range(1, 21))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ssh")]
 
 PYTHON = f"python={sys.executable}"
 BEGIN_AND_END = ["generation-started", "run-ended"]
+REPORTING = Path(__file__).parents[1] / "runs" / "scripts" / "reporting.py"
 JOB = ["digits", "shards=6", "workers=3", "hosts=3"]
 
 
@@ -100,25 +101,73 @@ def test_what_a_host_lacks_is_named(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.exec
-@pytest.mark.parametrize(
-    ("words", "ways"),
-    [
-        (["balance", "--systems", "even,dynamic"], ["even", "dynamic"]),
-        (["scaling", "--hosts", "1,2", "--rounds", "1"], ["1", "2"]),
-    ],
-    ids=["balance", "scaling"],
-)
-def test_a_job_of_ones_own_is_measured_on_hosts(tmp_path, words, ways):
+def test_a_script_runs_on_hosts_of_a_file_and_its_steps_are_known_here(tmp_path):
     with ssh_hosts(tmp_path, 2) as hosts:
         hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON}")
-        job = ["--job", "digits", "workers=1", "shards=2"]
-        job = job if words[0] == "scaling" else [*job[:2], "workers=2", "hosts=2", "shards=4"]
-        process = hosts.start(1, "bench", *words, "--steps", "4", *job, "--on", "ssh:hosts")
-        assert process.wait(240) == 0, hosts.hosts.output(1)
-        said = hosts.hosts.output(1)
-        rows = [line.split() for line in said.splitlines() if "round" not in line]
-        assert [row[2] for row in rows if row[:2] == ["digits", "ssh:hosts"]] == ways
+        words = ["--nnodes", "2", "--nproc-per-node", "2", "--on", "ssh:hosts", "--run", "run"]
+        process = hosts.start(1, "run", *words, REPORTING, tmp_path, "20", "killed")
+        assert process.wait(120) == 0, hosts.hosts.output(1)
+        assert sorted(placed(hosts).values()) == ["h1", "h2"]
+        assert [each["step"] for each in metrics_of(run_of(hosts))] == list(range(1, 21))
+        assert "rank 1 was killed by SIGKILL" in hosts.hosts.output(1)
+        wait_until(lambda: holdfast_processes(str(hosts.folder)) == [])
+
+
+SMALL = ["--size", "small", "--max-steps", "6", "--seq-length", "16", "--batch-size", "2"]
+ON_EACH = ["--rounds", "1", "--job", "digits", "workers=1", "shards=2"]
+
+
+def measured(hosts, *words):
+    """The rows of a benchmark on two hosts."""
+    hosts.file(1, f"h1 {PYTHON}", f"h2 {PYTHON}")
+    process = hosts.start(1, "bench", *words, "--on", "ssh:hosts", "--output", "results")
+    assert process.wait(240) == 0, hosts.hosts.output(1)
+    return json.loads((hosts.hosts.disk(1) / "results" / f"{words[0]}.json").read_text())["rows"]
+
+
+@pytest.mark.full
+@pytest.mark.exec
+@pytest.mark.parametrize(
+    ("words", "column", "ways"),
+    [
+        (
+            ["balance", "--systems", "even,dynamic", "--steps", "4", *ON_EACH[:4], "hosts=2",
+             "workers=2", "shards=4"],
+            "system",
+            ["even", "dynamic"],
+        ),
+        (["scaling", "--hosts", "1,2", "--steps", "4", *ON_EACH], "hosts", [1, 2]),
+    ],
+    ids=["balance", "scaling"],
+)  # fmt: skip
+def test_a_job_of_ones_own_is_measured_on_hosts(tmp_path, words, column, ways):
+    with ssh_hosts(tmp_path, 2) as hosts:
+        rows = measured(hosts, *words)
+        assert [row[column] for row in rows] == ways
+        assert {(row["job"], row["on"]) for row in rows} == {("digits", "ssh:hosts")}
+
+
+@pytest.mark.full
+@pytest.mark.exec
+def test_a_job_of_ones_own_recovers_on_hosts_from_the_loss_of_a_worker_and_of_an_agent(tmp_path):
+    with ssh_hosts(tmp_path, 2) as hosts:
+        worker, agent = measured(hosts, "recovery", "--hosts", "2", *ON_EACH, "epochs=3")
+        assert (worker["fault"], agent["fault"]) == ("worker", "agent")
+        for row in (worker, agent):
+            assert (row["hosts"], row["same_weights"], row["steps_lost"]) == (2, True, 0)
+            assert row["committed_s"]["median"] > row["step_s"]["median"] > 0
+
+
+@pytest.mark.full
+@pytest.mark.exec
+def test_hosts_that_there_are_train_qlora_and_more_are_predicted(tmp_path):
+    pytest.importorskip("peft")
+    with ssh_hosts(tmp_path, 2) as hosts:
+        rows = measured(hosts, "qlora", *SMALL, "--hosts", "1,2,1000")
+        of_hosts = [row for row in rows if row["measure"] == "hosts"]
+        kinds = [(row["hosts"], row["kind"]) for row in of_hosts]
+        assert kinds == [(1, "measured"), (2, "measured"), (1000, "predicted")]
+        assert all(row["cost"] > 0 for row in of_hosts)
 
 
 def lose_ssh(hosts):

@@ -119,7 +119,11 @@ def test_no_fault_at_all_is_refused():
     ("flag", "keys", "message"),
     [
         ("kill:rank=2", {"workers": 2}, "kill:rank=2: rank must be below workers=2"),
-        ("nan", {"sync": "ddp"}, "nan: with sync=ddp no shard has a gradient of its own"),
+        (
+            "nan",
+            {"sync": "ddp"},
+            "nan: with sync=ddp or parallel no shard has a gradient of its own",
+        ),
         ("flip", {"sync": "ddp"}, "flip: with sync=ddp"),
         ("nan:after_s=0", {"script": {"path": "a.py"}}, "nan:after_s=0.0: a script accepts"),
         ("kill:step=3", {"script": {"path": "a.py"}}, "kill:step=3: a script accepts"),

@@ -1,4 +1,5 @@
-"""Runs the sections of GPU checks in the order of their value, each within its own time.
+"""Runs the sections of GPU checks, each within its own time; those that can share a GPU at the same
+time.
 
 After each section its outcomes are appended to `gpu-checks.json`, so that a call that is cut off
 still counts. On a CPU the sizes are tiny, and what needs CUDA is skipped.
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +42,8 @@ class Section:
     Attributes:
         file: The tests.
         limit_s: Longest time on a GPU.
-        processes: Number of tests that run at a time; 0 for those that measure speed.
+        processes: Number of tests that run at a time; 0 for those that need the GPU
+            to themselves.
         by_name: True if they run only if they are asked for.
     """
 
@@ -51,10 +55,11 @@ class Section:
 
 SECTIONS = {
     1: Section("test_gpu_memory.py", 40, 0),
-    3: Section("test_gpu_steady.py", 35, 4),
+    2: Section("test_gpu_trainer.py", 100, 2),
+    3: Section("test_gpu_steady.py", 60, 4),
     4: Section("test_gpu_weights.py", 90, 4),
-    5: Section("test_gpu_strict.py", 30, 0),
-    6: Section("test_gpu_kills.py", 75, 4),
+    5: Section("test_gpu_strict.py", 60, 2),
+    6: Section("test_gpu_kills.py", 100, 4),
     7: Section("test_gpu_speed.py", 150, 0),
     8: Section("test_gpu_nccl.py", 60, 4, by_name=True),
     9: Section("test_gpu_qlora.py", 240, 0, by_name=True),
@@ -90,6 +95,16 @@ def run(number: int, device: str, folder: Path) -> list[dict[str, Any]]:
     return [whole, *({"section": number, **row} for row in rows)]
 
 
+def run_all(numbers: Sequence[int], device: str, folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """Run sections, on a GPU at the same time as far as they can share it; yields their rows."""
+    together = [n for n in numbers if device == "cuda" and SECTIONS[n].processes]
+    for number in numbers:
+        print(f"section {number}, at most {SECTIONS[number].limit_s} s", flush=True)
+    with ThreadPoolExecutor(len(together) or 1) as pool:
+        yield from pool.map(lambda number: run(number, device, folder), together)
+    yield from (run(number, device, folder) for number in numbers if number not in together)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """End pytest and what it has started."""
     os.killpg(process.pid, signal.SIGINT)
@@ -116,9 +131,8 @@ def main() -> int:
     watch = Stopwatch()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in chosen:
-            print(f"section {number}, at most {SECTIONS[number].limit_s} s", flush=True)
-            rows += run(number, options.device, Path(folder))
+        for found_rows in run_all(chosen, options.device, Path(folder)):
+            rows += found_rows
             found = Result(
                 benchmark=NAME,
                 options=tuple(sys.argv[1:]),

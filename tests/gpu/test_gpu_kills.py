@@ -76,6 +76,19 @@ def test_a_killed_worker_does_not_change_the_weights(train, tmp_path, reference,
     assert result["weights_sha256"] == reference(**ENDED, workers=1)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="tests/runs does so on a CPU")
+def test_a_worker_out_of_memory_on_its_gpu_computes_fewer_shards(train, tmp_path):
+    task = f"{TASKS.parent / 'memory_tasks.py'}:main"
+    keys = {"task": task, "batch": 64, "shards": 8, "balance": "dynamic", "device": DEVICE}
+    most = {"since": 2, "steps": 8}
+    whole = train(workers=1, params={"most": [], **most}, **keys)["weights_sha256"]
+    run_dir = tmp_path / "run"
+    result = train(workers=2, params={"most": [[1, 2]], **most}, run_dir=run_dir, **keys)
+    assert result["weights_sha256"] == whole
+    (event,) = events_of(run_dir, "worker-out-of-memory")
+    assert (event["rank"], event["cap"]) == (1, 2)
+
+
 RESNET = [
     "resnet50", "data.size=1024", "model.width=32", "batch=64", "epochs=1", "shards=4",
     "schedule.warmup_steps=2",

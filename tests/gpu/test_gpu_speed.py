@@ -24,7 +24,7 @@ def measured(tmp_path):
     """Rows of `bench gpu`, which is stored in the folder that `tests/gpu/run` names."""
     folder = Path(os.environ.get("HOLDFAST_CHECKED_OUTPUT") or tmp_path)
     few = [] if ON_GPU else ["--device", "cpu", "--loads", "gpt2-tiny", "--steps", "2"]
-    few += [] if ON_GPU else ["--rounds", "1"]
+    few += ["--rounds", "1"]
     command = [sys.executable, "-m", "holdfast", "bench", "gpu", "--output", str(folder), *few]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     result = Result.load(folder / "gpu.json")

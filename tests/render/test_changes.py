@@ -41,6 +41,13 @@ def test_a_job_that_trains_longer_changes_its_own_file_only():
     assert found == {f"/{folder}/job.yaml/0/epochs" for folder in FOLDERS}
 
 
+def test_hosts_that_may_join_later_are_rendered_as_such():
+    found = named(changed(rendered(), rendered("max_hosts=5")))
+    assert "base/agents.yaml: parallelism" in found
+    assert found & RAY_REPLICAS == RAY_REPLICAS - {"rayjob/rayjob.yaml: minReplicas"}
+    assert "--hosts 3:5" in rendered("max_hosts=5")["base/coordinator.yaml"]
+
+
 def test_more_hosts_change_the_number_of_agents_and_what_they_may_use():
     found = changed(rendered(), rendered("workers=8", hosts=4))
     assert named(found) == {

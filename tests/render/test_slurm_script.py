@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clusters.render.plan import amounts_on_host
 from holdfast.clusters.render.slurm import sbatch
 from holdfast.job import load
 
@@ -16,7 +15,7 @@ WORDS = ["digits", "workers=6", "resources.memory=2GiB", "resources.cpus=2"]
 def script(*overrides, hosts=3):
     words = [*WORDS, *overrides]
     job = load.load(words[0], [*words[1:], f"hosts={hosts}"]).resolved()
-    return sbatch(job.name, job.hosts, amounts_on_host(job), words)
+    return sbatch(job, words)
 
 
 def test_the_script_is_the_one_that_was_reviewed():
@@ -31,6 +30,8 @@ def test_the_script_asks_for_what_workers_need():
     before = directives()
     assert directives("resources.gpus=1") - before == {"gpus-per-node=2"}
     assert directives("workers=8", hosts=4) - before == {"nodes=4"}
+    assert directives("max_hosts=5") - before == {"nodes=3-5"}
+    assert "max_hosts=5 --on slurm" in script("max_hosts=5")
     assert directives("resources.cpus=3") - before == {"cpus-per-task=6"}
     assert before - directives("resources.memory='0'") == {"mem=4096M"}
 

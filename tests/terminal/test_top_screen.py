@@ -10,7 +10,7 @@ from holdfast.record.state import RunState, StateName
 from holdfast.record.views.run_at import RunAt
 from holdfast.views.terminal.lines import ASCII, UTF8, look_of
 from holdfast.views.terminal.screen import draw, others_in_words
-from recorded_run import GPU, LAST_STEP, NOW, events, write, write_run
+from recorded_run import GPU, LAST_STEP, NOW, TEXT_JOB, events, write, write_run
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_run_fits_80_columns_and_24_lines(recorded):
         (0, "holdfast  recorded   ● RUNNING", "up 26 s"),
         (1, "step 40/60 ━━━", " 67 %"),
         (2, "epoch 4.0 of 6", "10 s left"),
-        (4, "loss 0.0681  accuracy 64.6 %  goodput 80.0/s, 62 % of throughput", "step 500 ms"),
+        (4, "loss 0.0681  accuracy 64.6 %  goodput 80.0/s, 62.5 % of throughput", "step 500 ms"),
         (5, "failures recovered 1 of 1, 0 steps recomputed", "checkpoint 10, 16 s ago"),
         (7, "▲ Input-bound: waiting for samples takes 41 % of a step. Raise loader.workers.", ""),
         (9, "RANK  HOST     DEVICE    STATE   SHARDS  CPU", "TEMP  DATA  WAIT"),
@@ -55,6 +55,14 @@ def test_a_run_fits_80_columns_and_24_lines(recorded):
         assert lines[place].startswith(begin), lines[place]
         assert lines[place].endswith(end), lines[place]
     assert lines[1].index("1", 11) == 11 + int(20 / 60 * 64)  # the failure, in the bar
+
+
+def test_the_speed_of_a_language_model_is_in_tokens_too(recorded):
+    path = recorded()
+    (path / "job.yaml").write_text(TEXT_JOB)
+    line = screen(path, size=(100, 24))[4]
+    assert "goodput 80.0/s, 1,280 tokens/s, 62.5 % of throughput" in line
+    assert line.endswith("step 500 ms")
 
 
 def test_what_a_gpu_uses_is_shown_of_a_gpu(recorded):
