@@ -1,4 +1,4 @@
-"""Cost of a network between hosts: a reduction, a step, a recovery, a change of size.
+"""Cost of a network between hosts: a reduction, a step, a recovery.
 
 The hosts are network namespaces of this machine (root and iproute2), so all share its cores.
 """
@@ -10,13 +10,13 @@ from typing import Final
 
 from holdfast.errors import JobError
 from holdfast_bench.arguments import add_names, add_rounds, counts
-from holdfast_bench.on_hosts import reduction, runs, sizes
+from holdfast_bench.on_hosts import reduction, runs
 from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces
 from holdfast_bench.on_hosts.reduction import Row
 from holdfast_bench.results.result import Measured
 from holdfast_bench.workloads import WORKLOADS
 
-MEASURES: Final = ("reduction", "step", "recovery", "sizes")
+MEASURES: Final = ("reduction", "step", "recovery")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,18 +49,16 @@ def run(options: argparse.Namespace) -> Measured:
     """
     if missing := Namespaces.what_is_missing():
         raise JobError(missing)
-    num_bytes = [each << 10 for each in options.sizes_kb]
+    sizes = [each << 10 for each in options.sizes_kb]
     rows: list[Row] = []
     for hosts in options.hosts:
         for workers in options.workers:
             where = (hosts, workers, options.link)
             if "reduction" in options.measure:
-                rows += reduction.rows(*where, num_bytes, options.rounds)
+                rows += reduction.rows(*where, sizes, options.rounds)
             for workload in options.workloads:
                 if "step" in options.measure:
                     rows += runs.step_rows(*where, workload)
                 if "recovery" in options.measure:
                     rows += runs.recovery_rows(*where, workload, options.rounds)
-    for workload in options.workloads if "sizes" in options.measure else ():
-        rows += sizes.rows(options.link, workload, options.rounds)
     return Measured(rounds=options.rounds, rows=rows)

@@ -1,6 +1,7 @@
-"""Changes of the hosts of a run: how long they hold up its steps.
+"""Time for which steps stand still while the hosts and workers of a run change.
 
-A run of three hosts begins on two of them. Each round starts a new one and makes every change:
+A run of three hosts, with a worker each, begins on two of them. They are network namespaces of this
+machine (root and iproute2). Each round starts a new run and makes every change:
 
     planned   the longest time from one commit to the next, from the command to the first commit in
               the new size
@@ -9,6 +10,7 @@ A run of three hosts begins on two of them. Each round starts a new one and make
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -19,13 +21,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError
-from holdfast_bench.on_hosts.namespaces import Namespaces, namespaces
+from holdfast.errors import HoldfastError, JobError
+from holdfast_bench.arguments import add_names, add_rounds
+from holdfast_bench.on_hosts.namespaces import UNSHAPED, Namespaces, namespaces
 from holdfast_bench.on_hosts.reduction import Row
 from holdfast_bench.on_hosts.runs import ENDLESS, NETWORKS, TIMEOUT_S, WARM_STEPS, HostsRun
 from holdfast_bench.results.figures import spread
+from holdfast_bench.results.result import Measured
 from holdfast_bench.trial import RunRecords
-from holdfast_bench.workloads import job_keys
+from holdfast_bench.workloads import WORKLOADS, job_keys
 
 HOSTS: Final = 3
 FIRST: Final = 2
@@ -103,28 +107,41 @@ CHANGES: Final[dict[str, Callable[[_Changing], float]]] = {
 """The changes of a round, in their order."""
 
 
-def rows(link: str, workload: str, rounds: int) -> list[Row]:
-    """One row for each change.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add_names(parser, "--workloads", WORKLOADS, "Workloads to train", "small,large")
+    add_rounds(parser, 5)
+
+
+def run(options: argparse.Namespace) -> Measured:
+    """Measure every change of every workload.
 
     Raises:
+        JobError: There can be no network namespaces.
         HoldfastError: A change fails, or takes too long.
     """
+    if missing := Namespaces.what_is_missing():
+        raise JobError(missing)
+    rows = [row for name in options.workloads for row in _rows(name, options.rounds)]
+    return Measured(rounds=options.rounds, rows=rows)
+
+
+def _rows(workload: str, rounds: int) -> list[Row]:
     keys: dict[str, Any] = job_keys(workload, HOSTS, ENDLESS)
     keys |= {"workers": FIRST, "max_workers": MOST_WORKERS}
     seconds: dict[str, list[float]] = {what: [] for what in CHANGES}
     for number in range(rounds):
         with (
             tempfile.TemporaryDirectory() as folder,
-            namespaces(Path(folder), HOSTS, link) as made,
+            namespaces(Path(folder), HOSTS, UNSHAPED) as made,
             closing(HostsRun(made, Path(folder), keys, NETWORKS[0], first=FIRST)) as run,
         ):
             changing = _Changing(run)
             run.wait(lambda: len(run.commits()) >= WARM_STEPS, "the first steps")
             for what, change in CHANGES.items():
-                print(f"sizes, round {number + 1}: {what}", file=sys.stderr)
+                print(f"{workload}, round {number + 1}: {what}", file=sys.stderr)
                 seconds[what].append(change(changing))
-    where = {"measure": "sizes", "hosts": HOSTS, "link": link, "what": workload}
     return [
-        {**where, "system": what, "ms": spread([1e3 * each for each in found])}
+        {"workload": workload, "change": what, "seconds": spread(found, 3)}
         for what, found in seconds.items()
     ]
