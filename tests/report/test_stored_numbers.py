@@ -17,6 +17,13 @@ RAY = "Ray Train with torchft, tuned"
 WAYS = {"torchft, tuned": "torchft tuned", RAY: "Ray Train, torchft"}
 
 
+SAVERS = {
+    "holdfast": "holdfast",
+    "torch.distributed.checkpoint, asynchronous": "dcp-thread-shm",
+    "torch.save with fsync": "torch-fsync",
+}
+
+
 def way(name):
     return WAYS.get(name.strip("*"), name.strip("*"))
 
@@ -25,6 +32,13 @@ TABLES = [
     (PAGE, "| workload | system | a", "recovery", lambda a, b: {"workload": a, "way": way(b)}),
     (PAGE, "| system | small |", "recovery", lambda a, _: {"measure": "goodput", "way": way(a)}),
     ("README.md", "| | 0.8 MB", "recovery", lambda a, _: {"fault": "kill", "way": way(a)}),
+    (
+        PAGE,
+        "| workload | system | every",
+        "checkpoint",
+        lambda a, b: {"workload": a, "system": b[1:-1]},
+    ),
+    ("README.md", "| | MLP, 302 MB", "checkpoint", lambda a, _: {"every": 10, "system": SAVERS[a]}),
     (PAGE, "| workload | back |", "coordinator", lambda a, _: {"workload": a}),
     (PAGE, "| hosts | weak: step", "emulate", lambda a, _: {"hosts": int(a)}),
     (PAGE, "| workload | method |", "compression", lambda a, b: {"workload": a, "method": b[1:-1]}),

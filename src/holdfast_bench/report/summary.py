@@ -207,7 +207,7 @@ def _checkpoint(results: Results) -> Iterator[Bullet]:
     rows = [row for row in rows if row.get("overhead_pct")]
     if not rows:
         return
-    row = max(rows, key=lambda each: each["every"])
+    row = min(rows, key=lambda each: abs(each["every"] - 10))
     cell = row["overhead_pct"]
     value = say(
         "{share} overhead with a checkpoint every {every} steps",
