@@ -38,10 +38,10 @@ TAKE_LONG = {
 
 
 def by_tier(page):
-    """A page that takes long belongs to `make soak`, the README and its next page to `test-all`."""
+    """A page that takes long belongs to `make soak`, the README and first pages to `test-all`."""
     if page.name in TAKE_LONG:
         return pytest.param(page, marks=pytest.mark.soak)
-    is_dear = page.name in (
+    is_dear = page.parent.name == "paths" or page.name in (
         "README.md", "collectives.md", "from-pytorch.md", "lightning.md", "transformers.md",
     )  # fmt: skip
     return pytest.param(page, marks=pytest.mark.full if is_dear else ())
@@ -83,6 +83,13 @@ def test_targets_of_make_in_a_page_exist(page):
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_readme_lists_every_page():
+    docs = ROOT / "docs"
+    listed = {ROOT / target for target in LINK.findall((ROOT / "README.md").read_text())}
+    elsewhere = {docs / "benchmarks" / "report.md", *(docs / "decisions").glob("0*.md")}
+    assert {*docs.rglob("*.md")} - listed - elsewhere == set()
 
 
 def slugs(page):
