@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, Interrupted, JobError
 from holdfast.job import load
 from holdfast.launch.child import Child, Forker
 from holdfast.rundir.json_lines import EventLog
-from holdfast.rundir.run_directory import RunPaths
+from holdfast.rundir.run_directory import RunPaths, is_held
 from holdfast.runs.process_exits import ProcessExits, kill_if_stopped
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import (
@@ -49,6 +49,8 @@ SHUTDOWN_TIMEOUT_S: Final = 15.0
 """How long processes may take to leave once the run is over, seconds."""
 ABORT_TIMEOUT_S: Final = 3.0
 """How long a run on several hosts may take to be over once it was aborted, seconds."""
+LISTEN_TIMEOUT_S: Final = 10.0
+"""Longest time until the coordinator of a run that has begun accepts a request."""
 SCALE_TIMEOUT_S: Final = 300.0
 """Time that new workers may take until they train."""
 
@@ -338,6 +340,9 @@ def scale(run_dir: Path, workers: int) -> ScaledMessage:
     address = f"unix:/proc/{os.getpid()}/fd/{folder}/{SOCKET}"
     try:
         with closing(open_channel(address, None)) as channel:
+            if is_held(run_dir):  # the run may have just begun
+                with suppress(grpc.FutureTimeoutError):
+                    grpc.channel_ready_future(channel).result(LISTEN_TIMEOUT_S)
             scaled = Service(channel).scale(ScaleMessage(workers=workers), timeout=SCALE_TIMEOUT_S)
     except grpc.RpcError as error:
         if status_of(error) == grpc.StatusCode.DEADLINE_EXCEEDED:
