@@ -1,4 +1,4 @@
-"""Time for which steps stand still while the hosts and workers of a run change.
+"""Pause of the steps of a run while its hosts and workers change.
 
 A run of three hosts, with a worker each, begins on two of them. They are network namespaces of this
 machine (root and iproute2). Each round starts a new run and makes every change:

@@ -138,7 +138,7 @@ def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(Namespaces.what_is_missing()), reason=Namespaces.what_is_missing())
-def test_steps_stand_still_for_seconds_at_most_while_hosts_and_workers_change():
+def test_steps_pause_for_seconds_at_most_while_hosts_and_workers_change():
     rows = json.loads(bench("sizes", "--workloads", "small", "--rounds", "1", "--json"))["rows"]
     assert [row["change"] for row in rows] == list(CHANGES)
     assert all(0 < row["seconds"]["median"] < 60 for row in rows)

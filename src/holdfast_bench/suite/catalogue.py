@@ -150,7 +150,7 @@ BENCHMARKS: Final = (
     ),
     Benchmark(
         name="sizes",
-        text="Time for which steps stand still while hosts and workers change.",
+        text="Pause of the steps while hosts and workers change.",
         quick={"workloads": "small", "rounds": "1"},
         keys=("workload", "change"),
         measured={"seconds": "lower"},
