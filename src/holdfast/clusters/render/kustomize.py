@@ -4,33 +4,39 @@ base/          everything that runs on any cluster
 components/    what an overlay may add to it
 overlays/      what to apply: the base for one kind of cluster
 idle/          in place of these, pods that wait for work
+rayjob/        in place of these, a RayJob of KubeRay
+trainjob/      in place of these, a TrainJob of Kubeflow Trainer
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from holdfast.clusters.render import agents, coordinator
 from holdfast.clusters.render.access import access
-from holdfast.clusters.render.agents import agents
-from holdfast.clusters.render.components import components, toleration
-from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES, coordinator
-from holdfast.clusters.render.idle import idle
+from holdfast.clusters.render.components import components, on_gpus, toleration
+from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network
 from holdfast.clusters.render.objects import (
+    COORDINATOR,
     FILES,
     Document,
     Tree,
     appended,
     below,
+    documents,
     filled,
     kustomization,
+    labels,
+    manifest,
     merged,
     with_job,
+    yaml_of,
 )
 from holdfast.clusters.render.plan import RenderPlan
+from holdfast.clusters.render.pods import DISK, pod, with_gpus, worker_container
 from holdfast.clusters.render.rayjob import rayjob
-from holdfast.clusters.render.trainjob import trainjob
 
 
 def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
@@ -58,8 +64,8 @@ def _base(plan: RenderPlan) -> Tree:
         "access.yaml": access(plan),
         "network.yaml": network(plan),
         "limits.yaml": [*limits(plan, OTHER_PODS, SIZE_BYTES), disruptions(plan)],
-        "coordinator.yaml": coordinator(plan),
-        "agents.yaml": [agents(plan)],
+        "coordinator.yaml": coordinator.coordinator(plan),
+        "agents.yaml": [agents.agents(plan)],
     }
     return with_job(plan, files)
 
@@ -108,3 +114,59 @@ def _overlay(*components: str, patches: list[Document] | None = None) -> Tree:
         **(added if components else {}),
         **({"patches": patches} if patches else {}),
     )
+
+
+IDLE: Final = "idle"
+_GRACE_S: Final = 60
+_WAIT: Final = "trap 'exit 0' TERM; sleep infinity & wait"
+"""A process 1 that ends when it is asked to."""
+
+
+def idle(plan: RenderPlan) -> Tree:
+    """The folder of pods that wait for work, which `--on kubernetes` gives them."""
+    name = plan.named(IDLE)
+    account = manifest(plan, "ServiceAccount", "v1", name, IDLE, automountServiceAccountToken=False)
+    main = worker_container(plan, ["sh", "-c", _WAIT], {}, with_gpus(plan))
+    main["env"].append({"name": "XDG_STATE_HOME", "value": "/runs"})
+    volumes = [{"name": "runs", "emptyDir": {"sizeLimit": DISK}}]
+    template = pod(plan, IDLE, [main], volumes, grace_s=_GRACE_S, restartPolicy="Always")
+    on_gpus(plan, template)
+    selector = {"matchLabels": labels(plan, IDLE)}
+    spec = {"replicas": plan.hosts, "selector": selector, "template": template}
+    deployment = manifest(plan, "Deployment", "apps/v1", name, IDLE, spec=spec)
+    files = {"namespace.yaml": [namespace(plan)], "idle.yaml": [account, deployment]}
+    manifests = {path: yaml_of(*documents) for path, documents in files.items()}
+    return manifests | kustomization(resources=list(files))
+
+
+def trainjob(plan: RenderPlan) -> Tree:
+    """The folder of a TrainJob of Kubeflow Trainer, with the runtime that it refers to.
+
+    The runtime's JobSet has the two Jobs of the base: it is done when the coordinator is. Pods that
+    fail are replaced by these Jobs; the JobSet itself would restart all of them.
+    """
+    files = {
+        "namespace.yaml": [namespace(plan)],
+        "access.yaml": access(plan),
+        "network.yaml": [*network(plan), *documents(plan, "network-trainer")],
+        "limits.yaml": [
+            *limits(plan, OTHER_PODS, SIZE_BYTES),
+            disruptions(plan),
+        ],
+        "volume.yaml": [coordinator.volume(plan)],
+        "runtime.yaml": [_runtime(plan)],
+        "trainjob.yaml": documents(plan, "trainjob", agents=plan.hosts),
+    }
+    return with_job(plan, files, is_followed=False)
+
+
+def _runtime(plan: RenderPlan) -> Document:
+    # JobSet names a pod by its Job, the number of that Job and its own, below the JobSet's name.
+    host = f"{plan.named(COORDINATOR)}-0-0.{plan.name}"
+    node = agents.job_of(plan, host, with_gpus(plan))
+    on_gpus(plan, node["template"])
+    labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    node["template"]["metadata"]["labels"] |= labels  # Trainer takes progress of such pods
+    return documents(
+        plan, "runtime", agents=plan.hosts, coordinator=coordinator.job_of(plan), node=node
+    )[0]

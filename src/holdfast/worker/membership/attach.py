@@ -31,6 +31,7 @@ from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NoStateError
+from holdfast.job.settings import ParallelSettings
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
@@ -38,7 +39,6 @@ from holdfast.worker.checks.numerics import compare, numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_module
 from holdfast.worker.frozen_weights import Bases
-from holdfast.worker.membership.divided import check_divisible
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.factory import StepperFactory, stepper_factory
@@ -444,3 +444,27 @@ def check_memory(
         f"{in_words(shared_bytes)} for the gradient and the like{and_base}: {', '.join(advice)}, "
         "or give it more memory"
     )
+
+
+def check_divisible(trained: Trained, parallel: ParallelSettings, *, num_models: int) -> None:
+    """Check what is trained, before it is divided.
+
+    Args:
+        trained: The model and what belongs to it.
+        parallel: How it is divided.
+        num_models: Models that user code has attached.
+
+    Raises:
+        JobError: It cannot be divided.
+    """
+    synchronized = any(isinstance(each, nn.SyncBatchNorm) for each in trained.model.modules())
+    kept = next(iter(trained.kept), "")
+    refused = (
+        (num_models > 1, "several models", "attach one"),
+        (trained.bases, "frozen tensors of session.base", "remove them"),
+        (kept, f"a module given to session.register ({kept})", "remove it"),
+        (synchronized, "SyncBatchNorm", "use BatchNorm, whose statistics are averaged"),
+    )
+    for is_given, what, instead in refused:
+        if is_given:
+            raise JobError(f"{parallel.words} does not support {what}; {instead}")

@@ -13,16 +13,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from holdfast.arena.memory import MAILBOX_BYTES
+from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.data.loading.reader import SAME_DATA
 from holdfast.errors import JobError
 from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.checks.row_guard import RowGuard
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer, packed
 from holdfast.worker.progress import Progress
@@ -309,3 +309,46 @@ def _data_differ(
         if key != "first_epoch"  # as the order of every epoch
     ]
     return f"{who} have different data: {'; '.join(how)}; {SAME_DATA}"
+
+
+_NUM_SLICES: Final = 256
+_LEAST_BYTES: Final = 1 << 20
+"""Size of a slice, at least: a small replica is one slice."""
+
+
+class RowGuard:
+    """Detects what user code writes to the rows of a model that is divided over the workers.
+
+    User code sees such weights as DTensors, and autograd does not count all writes to these. So
+    their bytes are compared: all of them around `session.on_commit`, a slice in every step. Nothing
+    is compared where the worker has whole tensors.
+
+    Args:
+        replica: Has the rows.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._is_needed = replica.holding.cuts_tensors
+        self._noted: tuple[int, int, int] | None = None
+
+    def digest(self) -> int:
+        """A digest of all rows."""
+        return self._replica.digest() if self._is_needed else 0
+
+    def note(self, step: int) -> None:
+        """Note the state after `step` steps."""
+        if self._is_needed:
+            size = self._replica.flat.numel()
+            length = max(-(-size // _NUM_SLICES), _LEAST_BYTES)
+            start = step % -(-size // length) * length
+            end = min(start + length, size)
+            self._noted = start, end, self._replica.digest((start, end))
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the slice differs from the state that was noted."""
+        if self._noted is None:
+            return False
+        start, end, digest = self._noted
+        return self._replica.digest((start, end)) != digest
