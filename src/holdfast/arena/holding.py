@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one worker holds.
+    """The part of the state that one worker holds.
 
     Attributes:
         whole: Layout of the state.
@@ -106,7 +106,7 @@ class Holding:
         return any(shapes[entry.name] != entry.shape for entry in self.own.entries)
 
     def within(self, start: int, end: int) -> Iterator[Piece]:
-        """What the worker holds between two offsets in its memory."""
+        """Pieces that the worker holds between two offsets in its memory."""
         for piece in self.pieces:
             low = max(piece.own, start)
             high = min(piece.own + piece.size, end)
@@ -114,7 +114,7 @@ class Holding:
                 yield Piece(piece.start + low - piece.own, low, high - low)
 
     def between(self, start: int, end: int) -> Iterator[Piece]:
-        """What the worker holds between two offsets in the whole."""
+        """Pieces that the worker holds between two offsets in the whole."""
         first = bisect.bisect_right(self.pieces, start, key=attrgetter("start")) - 1
         for piece in self.pieces[max(first, 0) :]:
             if piece.start >= end:

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Writes(NamedTuple):
-    """How often tensors were written to, and where they are.
+    """Counts of writes to tensors, and their addresses.
 
     Writes are counted by autograd, which does not see those through `.data`.
 

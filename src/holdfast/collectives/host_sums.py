@@ -228,7 +228,7 @@ class HostSums:
 
 
 def activity(step: int) -> str:
-    """What a worker does in a reduction, in words."""
+    """Activity of a worker in a reduction, in words."""
     return ReduceTag.PARTIALS.doing.format(step=step, next=step + 1)
 
 

@@ -168,7 +168,7 @@ class Deadline:
         raise AssertionError("unreachable")
 
     def in_thread(self, check: Callable[[], None]) -> Deadline:
-        """The same limit for another thread, which shows no wait and reports no peer.
+        """This deadline for another thread, which shows no wait and reports no peer.
 
         Args:
             check: Raises if the thread is to end.

@@ -149,7 +149,7 @@ def oom_killed(exhausted: str) -> str:
 
 
 def memory_advice(batch: int = 0, movable_shards: int = 0) -> str:
-    """What helps a worker that ran out of memory.
+    """Remedies for a worker that ran out of memory.
 
     Args:
         batch: Samples of a step.

@@ -55,7 +55,7 @@ SCALE_TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """How other hosts take part in a run.
+    """Terms on which other hosts take part in a run.
 
     Attributes:
         node: The node of this host, which keeps the journal with those of others.

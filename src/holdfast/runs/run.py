@@ -173,7 +173,7 @@ def _supervisor(
 def _joining(
     directory: RunDirectory, placement: Placement, attempt: str, owned: ExitStack
 ) -> Joining | None:
-    """How other hosts take part; None if the run has one host."""
+    """Terms on which other hosts take part; None if the run has one host."""
     endpoint = placement.endpoint
     if endpoint is None:
         return None

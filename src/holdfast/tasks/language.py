@@ -27,7 +27,7 @@ from holdfast.tasks import optimizers
 
 
 class TextTask:
-    """What tasks on text have in common: their data, and the mean cross-entropy as loss.
+    """Common part of tasks on text: their data, and the mean cross-entropy as loss.
 
     Raises:
         JobError: The job names no text or no model of the task.

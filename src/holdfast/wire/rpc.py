@@ -131,7 +131,7 @@ def load_desired_state(sent: bytes) -> DesiredStateMessage:
 
 @lru_cache(maxsize=1)
 def _shared_of(line: bytes) -> _SharedMessage:
-    """What a line says that is the same in each answer of a generation."""
+    """The part of a line that is the same in each answer of a generation."""
     return _SharedMessage.model_validate_json(line)
 
 

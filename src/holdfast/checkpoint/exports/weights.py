@@ -178,7 +178,7 @@ def digest(weights: StateDict) -> str:
 
 
 def _misfits(expected: StateDict, weights: StateDict, extra: set[str]) -> Iterator[str]:
-    """What does not fit, in words; `extra` are keys whose values may have any shape."""
+    """Misfits in words; `extra` are keys whose values may have any shape."""
     present = {id(expected[key]) for key in weights.keys() & expected.keys()}
     for key, value in expected.items():
         if key not in weights and id(value) not in present:  # not even under another name

@@ -44,7 +44,7 @@ def amounts_of(plan: RenderPlan) -> dict[str, str]:
 
 
 def with_gpus(plan: RenderPlan) -> dict[str, str]:
-    """The same with the GPUs that the job says that it needs."""
+    """Cores, memory and the GPUs that the job needs."""
     gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
     return amounts_of(plan) | gpus
 

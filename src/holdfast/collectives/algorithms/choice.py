@@ -43,7 +43,7 @@ _TIMES: Final = struct.Struct("=4d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What was chosen, and why.
+    """The algorithm that was chosen, and why.
 
     Attributes:
         name: TREE, a name from ALGORITHMS, or a method of compression.

@@ -56,7 +56,7 @@ class CompressedVector(Protocol):
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes hosts send."""
+        """Factor by which hosts send fewer bytes."""
         ...
 
 
@@ -136,5 +136,5 @@ class CompressedSums:
             self._feedback.undo(step)
 
     def ratio(self, at: int) -> float:
-        """How many times fewer bytes hosts send of a vector."""
+        """Factor by which hosts send fewer bytes of a vector."""
         return self._ways[at].ratio

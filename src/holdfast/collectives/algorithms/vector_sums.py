@@ -117,7 +117,7 @@ class VectorSums:
         return chosen
 
     def _compress(self, vectors: Sequence[Mapping[int, torch.Tensor]]) -> CompressedSums | None:
-        """What adds compressed vectors; None if the job does not want it, or there is one host."""
+        """The sums of compressed vectors; None if the job compresses nothing, or has one host."""
         network = self._group.network
         if network is None or not self._compression.is_on:
             return None
@@ -127,7 +127,7 @@ class VectorSums:
     def _way(
         self, network: Network, at: int, vectors: Mapping[int, torch.Tensor]
     ) -> CompressedVector:
-        """How the vectors of a dtype are added."""
+        """The way in which the vectors of a dtype are added."""
         group = self._group
         layout = self._memory.layout
         is_gradient = layout.dtype_ranges[at][3]

@@ -25,7 +25,7 @@ _NAME: Final = re.compile(rf"(.*) \(((?:step|epoch|bar|{_UNLOGGED}|, )+)\)")
 
 @contextmanager
 def of_shard(trainer: Any) -> Iterator[_ResultCollection]:
-    """What is logged while a shard is computed, apart from what the Trainer has logged."""
+    """Collect what is logged while a shard is computed, apart from what the Trainer has logged."""
     loop = trainer.fit_loop.epoch_loop
     connector = trainer._logger_connector
     kept, current = loop._results, connector._current_fx

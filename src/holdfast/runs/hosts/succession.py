@@ -39,7 +39,7 @@ TICK_S: Final = 0.05
 
 
 class Attendant(Protocol):
-    """Who watches a run that this host has taken over."""
+    """Watcher of a run that this host has taken over."""
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -193,7 +193,7 @@ class Succession:
             self._coordinator = None
 
     def _endpoint(self) -> Endpoint:
-        """Where this host listens: at the port of the coordinator before, if that is free."""
+        """Endpoint of this host: at the port of the coordinator before, if that is free."""
         port = int(self._joined.rpartition(":")[2])
         endpoint = Endpoint(address=self._address, port=port)
         try:

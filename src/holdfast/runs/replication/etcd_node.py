@@ -37,7 +37,7 @@ END_TIMEOUT_S: Final = 2.0
 
 
 def prefix_of(run_dir: Path, attempt: str) -> str:
-    """What the keys of one start of a run begin with."""
+    """Prefix of the keys of one start of a run."""
     return f"/holdfast/{run_id_of(run_dir)}/{attempt}/"
 
 

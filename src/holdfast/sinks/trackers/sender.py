@@ -219,7 +219,7 @@ def deliver(senders: Sequence[Sender], is_late: Callable[[Sender], bool]) -> lis
 
 
 def _tags(run_dir: Path) -> dict[str, str]:
-    """What the results of a run may depend on besides its parameters."""
+    """Facts that the results of a run may depend on besides its parameters."""
     tags = {
         "host": socket.gethostname(),
         "platform": platform.platform(),

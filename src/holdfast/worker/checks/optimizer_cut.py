@@ -29,7 +29,7 @@ Tensors = Mapping[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _StandInState:
-    """What some steps have come to.
+    """Result of some steps.
 
     Attributes:
         values: The stand-ins.

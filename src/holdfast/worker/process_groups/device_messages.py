@@ -65,7 +65,7 @@ class AbortableGloo(distributed_c10d.ProcessGroupGloo):
 
 
 def backend_on(device: torch.device, store: Any, rank: int, size: int) -> Any:
-    """What moves messages between devices such as this one: NCCL's part of a worker, or gloo's.
+    """Backend for messages between devices such as this one: NCCL's part of a worker, or gloo's.
 
     Args:
         device: Device of the worker.

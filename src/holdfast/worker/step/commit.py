@@ -85,7 +85,7 @@ class UserStatesDiffer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step that counts has come to.
+    """Result of a step that counts.
 
     Attributes:
         loss: Mean over its samples.

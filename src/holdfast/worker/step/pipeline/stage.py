@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downstream:
-    """What a stage gets of a shard from the stages after it.
+    """Results for a shard that a stage gets from the stages after it.
 
     Attributes:
         weight: Weight of the shard; None if the last stage has computed no gradient.
@@ -294,7 +294,7 @@ def _other_generators() -> tuple[object, ...]:
 
 
 class _Entry(torch.autograd.Function):
-    """Where autograd ends on a stage: its gradients go to the stage before."""
+    """End of autograd on a stage: its gradients go to the stage before."""
 
     @staticmethod
     def forward(
@@ -347,7 +347,7 @@ def _shape_of(value: Value) -> Value:
 
 
 def _signature(given: tuple[Any, ...], named: dict[str, Any]) -> Hashable:
-    """What the shape of a model's output depends on."""
+    """Facts on which the shape of a model's output depends."""
     leaves, spec = tree_flatten((given, named))
     described = [
         (each.shape, each.dtype) if isinstance(each, torch.Tensor) else repr(each)
