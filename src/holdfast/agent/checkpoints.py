@@ -124,6 +124,7 @@ class Checkpoints:
         return results
 
     def _work(self) -> None:
+        # One thread performs all of them, so none sees a checkpoint that another one is changing.
         while (action := self._actions.get()) is not None:
             try:
                 result = self._performed(action)
