@@ -4,6 +4,12 @@
             ◀─ run states ────
 
 A coordinator that dies is started again. It reads its journal, and training does not wait for it.
+The request that the command has made last is sent to every new one.
+
+In a run on several hosts a coordinator runs here only while the node of this host leads
+(`runs.replication.host_node`). Once that leads no longer, the coordinator is ended. If the node
+leads again, another is started, which reads what the journal has by then. If another host leads, or
+this one has left, `restart_if_ended` raises: the run continues there.
 """
 
 from __future__ import annotations
@@ -289,6 +295,8 @@ class CoordinatorProcess:
         if self._joining is None:
             return True
         node = self._joining.node
+        # It may have lost and won an election since the coordinator was started, which then lacks
+        # entries.
         if node.leads or not node.has_led:
             return self._is_paused or node.times_led == self._times_led
         node.take_news()  # it may have failed

@@ -179,6 +179,7 @@ def _joining(
         return None
     hosts = directory.job.most_hosts
     has_agent = placement.has_own_host and not placement.engine
+    # Without an agent here the coordinator never moves, so its own host keeps the journal.
     etcd = directory.job.etcd if has_agent else None
     node = endpoint.first_node(directory.path, attempt, etcd)
     owned.callback(node.close)

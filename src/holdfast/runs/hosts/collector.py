@@ -141,6 +141,7 @@ class Collector:
     def _send(
         self, service: CheckpointService, name: str, checkpoint: CheckpointMessage
     ) -> OfferResult:
+        # Counted at once, so that whatever ends the call makes the next one wait longer.
         self._failures += 1
         with held(self._run_dir, name) as store:
             call = service.send.future(

@@ -79,6 +79,7 @@ class Fleet:
     def replace_lost(self) -> None:
         """Implements `Hosts.replace_lost`."""
         ended = self._look()
+        # If all have ended well, the run is over, as the coordinator is about to say.
         have_left = ended and all(place.succeeded for place in ended.values())
         if have_left and self._coordinator.await_end(LAST_STATE_S):
             return

@@ -1,4 +1,12 @@
-"""JoinedHost: this host while it works for a run, with its agents, one after the other."""
+"""JoinedHost: this host while it works for a run, with its agents, one after the other.
+
+    joined ─▶ job and sources ─▶ directory, claim, checkpoint ─▶ agent ─▶ LEFT, LOST ─▶ join again
+
+Each agent has a name of its own: a host that was taken for lost is fenced under its old name. What
+does not depend on the name lasts from one agent to the next: the fork server, which has imported
+torch, the claim on CPUs and GPUs, the node that takes part in elections, and how far the logs were
+sent. Where the coordinator is may change at any time, so all that speak to it ask for its address.
+"""
 
 from __future__ import annotations
 
@@ -147,6 +155,8 @@ class JoinedHost:
         """
         agent = joined.credentials.agent
         name = joined.message.name
+        # Made before the job is known, since the request for the job names it. With an engine the
+        # coordinator never moves, and the agents that it places need none.
         if self._node is None and agent is not None and not self._is_placed:
             self._node = ConsensusNode(self._address, agent, begins=False)
         node = self._node.name if self._node is not None else ""
@@ -159,6 +169,7 @@ class JoinedHost:
                 self._serving = None
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
             shares = self._claimed_shares(directory, sent.run, stop)
+            # Logs of an earlier start of the run are not sent.
             if self._sent is None:
                 self._sent = ends_of(directory.path)
             if not sent.moves:

@@ -109,6 +109,7 @@ class LocalHost:
             HoldfastError: It takes too long to start.
         """
         kill_if_stopped(self.agent)
+        # An agent ends with its fork server, and may be seen to end before it.
         may_have = self.agent.status == 1 or self.agent.ended_with_fork_server
         if self._fork_server.has_ended(REAP_TIMEOUT_S if may_have else 0):
             return HostState.LOST
@@ -269,6 +270,8 @@ class OwnHost:
         if self._is_leaving and state in (HostState.LEFT, HostState.LOST):
             self._coordinator.hand_over()
             return
+        # An agent leaves when it is told that the run is over. One that was taken for lost is told
+        # so, too, while the run continues: then it is replaced.
         if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
             return
         if state in (HostState.LEFT, HostState.LOST):

@@ -75,6 +75,7 @@ class EtcdJournal:
             {"key": self._entry(1), "keys_only": True},
             {"key": self._entry(known + 1), "range_end": self._key("journal0")},
         ]
+        # One transaction: the leader and the entries are of the same moment.
         answer = self._etcd.ask("kv/txn", {"success": [{"request_range": each} for each in ranges]})
         leaders, coordinators, begun, entries = (
             each["response_range"].get("kvs", []) for each in answer["responses"]

@@ -150,6 +150,8 @@ class _Outgoing:
                     if writer.transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
                         writer.write(line)
                 except ConnectionRefusedError:
+                    # The host answers, and nothing listens there: the process of the node has
+                    # ended, and none comes back under its name.
                     self._drop()
                     self._on_ended(self._node)
                 except (OSError, ValueError):  # also the name of a node that is none
