@@ -40,10 +40,10 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
-from holdfast.agent.device_memory import HeldMemory
 from holdfast.agent.prober import Prober
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.worker_handle import (
+    HeldMemory,
     WorkerHandle,
     await_exits,
     fork_worker,

@@ -10,15 +10,18 @@ trainjob/      in place of these, a TrainJob of Kubeflow Trainer
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Final
 
 from holdfast.clusters.render import agents, coordinator
 from holdfast.clusters.render.access import access
 from holdfast.clusters.render.components import components, on_gpus, toleration
-from holdfast.clusters.render.coordinator import OTHER_PODS, SIZE_BYTES
+from holdfast.clusters.render.coordinator import GRACE_S, OTHER_PODS, SIZE_BYTES, volume
 from holdfast.clusters.render.limits import disruptions, limits, namespace
 from holdfast.clusters.render.network import network
 from holdfast.clusters.render.objects import (
+    AGENT,
     COORDINATOR,
     FILES,
     Document,
@@ -30,13 +33,21 @@ from holdfast.clusters.render.objects import (
     kustomization,
     labels,
     manifest,
+    mebibytes,
     merged,
     with_job,
     yaml_of,
 )
 from holdfast.clusters.render.plan import RenderPlan
-from holdfast.clusters.render.pods import DISK, pod, with_gpus, worker_container
-from holdfast.clusters.render.rayjob import rayjob
+from holdfast.clusters.render.pods import (
+    DISK,
+    JOB_FILE,
+    container,
+    pod,
+    run_directory,
+    with_gpus,
+    worker_container,
+)
 
 
 def kubernetes(plan: RenderPlan, shown: Tree | None = None) -> Tree:
@@ -170,3 +181,75 @@ def _runtime(plan: RenderPlan) -> Document:
     return documents(
         plan, "runtime", agents=plan.hosts, coordinator=coordinator.job_of(plan), node=node
     )[0]
+
+
+RAY: Final = "2.60.0"
+"""The version that the image must have."""
+_RAY_PODS: Final = 2
+"""The head and the submitter."""
+_HEAD_BYTES: Final = 4 << 30
+_HEAD: Final = {"cpu": "1", "memory": mebibytes(_HEAD_BYTES)}
+_SUBMITTER: Final = {"cpu": "500m", "memory": "1024Mi"}
+_SUBMITTER_GRACE_S: Final = 30
+
+
+def rayjob(plan: RenderPlan) -> Tree:
+    """The folder of a RayJob of KubeRay: a Ray cluster for one run, on which Ray places the agents.
+
+        submitter ─▶ head: holdfast train --on ray ─▶ one agent on each Ray worker
+
+    The head trains nothing. It has the volume with the run directory, so that another attempt of
+    the RayJob continues the run. KubeRay replaces lost pods, and holdfast starts agents on them.
+    """
+    files = {
+        "namespace.yaml": [namespace(plan)],
+        "access.yaml": documents(plan, "accounts"),
+        "network.yaml": [*network(plan), *documents(plan, "network-ray")],
+        "limits.yaml": limits(plan, _RAY_PODS, _HEAD_BYTES),
+        "volume.yaml": [volume(plan)],
+        "rayjob.yaml": [_rayjob(plan)],
+    }
+    return with_job(plan, files, is_followed=False)
+
+
+def _rayjob(plan: RenderPlan) -> Document:
+    return documents(
+        plan,
+        "rayjob",
+        entrypoint=json.dumps(shlex.join(["sh", "-c", _script(plan)])),
+        submitter=_submitter(plan),
+        ray=RAY,
+        head=_head(plan),
+        agents=plan.hosts,
+        least=plan.least_hosts,
+        worker=_worker(plan),
+    )[0]
+
+
+def _script(plan: RenderPlan) -> str:
+    run = run_directory(plan)
+    begin = ["holdfast", "train", JOB_FILE, "--on", "ray", "--run", run]
+    return (
+        f"set -- {shlex.join(begin)}; "
+        f'if [ -e {run}/job.yaml ]; then set -- "$@" --resume; fi; exec "$@"'
+    )
+
+
+def _head(plan: RenderPlan) -> Document:
+    main = worker_container(plan, [], {"job": JOB_FILE.rpartition("/")[0]}, _HEAD)
+    volumes: list[Document] = [
+        {"name": "job", "configMap": {"name": plan.named("job")}},
+        {"name": "runs", "persistentVolumeClaim": {"claimName": plan.named("runs")}},
+    ]
+    return pod(plan, COORDINATOR, [main], volumes, grace_s=GRACE_S)
+
+
+def _worker(plan: RenderPlan) -> Document:
+    main = worker_container(plan, [], {}, with_gpus(plan))
+    volumes: list[Document] = [{"name": "runs", "emptyDir": {"sizeLimit": DISK}}]
+    return on_gpus(plan, pod(plan, AGENT, [main], volumes, grace_s=agents.GRACE_S))
+
+
+def _submitter(plan: RenderPlan) -> Document:
+    main = container(plan, "submitter", [], amounts=_SUBMITTER, env=[], mounts={})
+    return pod(plan, COORDINATOR, [main], [], grace_s=_SUBMITTER_GRACE_S)
