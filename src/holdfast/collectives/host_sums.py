@@ -5,6 +5,14 @@
                                   └──── exchange, in a thread ─────────┘
 
 `exchange` has the order of the messages.
+
+Before any block, hosts tell each other which sums they pass on, and their weights: their outlines.
+With those of all, each host derives the same order of additions and the same weight of the whole
+sum. Each block is added by the host that owns its cell, and sent to the others as a mean.
+
+A block may be sent while the worker still computes others. If it has changed after it was said to
+be final, the host says so in its contribution, which comes last. Then all hosts exchange all blocks
+once more.
 """
 
 from __future__ import annotations
@@ -147,6 +155,7 @@ class HostSums:
             network.finish(activity(step), on_computed)
         else:
             exchange = self._exchange_all(network, step, own, tables, on_computed)
+        # All hosts have the contributions of all, so all begin again or none does.
         if not all(each.is_valid for each in (own, *exchange.contributions.values())):
             own.is_valid = self.is_valid = True
             exchange = self._exchange_all(network, step, own, tables, on_computed)

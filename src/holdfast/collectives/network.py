@@ -1,4 +1,16 @@
-"""Network: the connections of one worker to the other hosts of its generation."""
+"""Network: the connections of one worker to the other hosts of its generation.
+
+The gradient is divided into lanes, as many as the largest host has workers. A worker of a smaller
+host serves several. Workers of different hosts that serve the same lane are connected. So a place,
+a host and a lane, names one connection:
+
+    lane 0 to n - 1   sums between hosts
+    lane n and more   a mesh, where it is asked for: each worker to all workers of other hosts
+    BACKGROUND        sums that are sent in a thread while the worker computes; one worker a host
+
+Connections are made when a generation begins, and closed with it. No wait outlives it: a deadline
+looks whether the generation is over, and reports to the agent who does not send.
+"""
 
 from __future__ import annotations
 
@@ -189,6 +201,7 @@ class Network:
             self.await_event(self._background.over, what)
             self._background.result()
         except ConnectionLost as lost:
+            # The thread reports no one: this worker does, and waits for what its agent says.
             self._deadline(self._report).await_decision(lost, what)
         finally:
             self.cancel()
@@ -258,6 +271,8 @@ class Network:
         if lane == BACKGROUND:
             return ranks[0]
         pair, index = divmod(lane, self.hosts.num_lanes)
+        # Above the lanes that workers serve, `mesh_place` has packed the positions of both ends, of
+        # which that in the lower host comes first.
         if pair == 0:
             return ranks[lane % len(ranks)]
         return ranks[pair - 1 if host < self.host else index]
@@ -300,6 +315,7 @@ class BackgroundTransfer:
         except BaseException as error:  # noqa: BLE001  # the worker's thread raises it
             self._error = error
         finally:
+            # Also after an error: the worker may wait for either, and then raises it.
             self.computed.set()
             self.over.set()
 

@@ -133,6 +133,7 @@ class ReductionMemory:
 
 def share(num_blocks: int, place: int, among: int) -> range:
     """The blocks of one of several workers of a host, by its place among them."""
+    # The ends of one share are the begin of the next, so together they are all blocks, once.
     return range(num_blocks * place // among, num_blocks * (place + 1) // among)
 
 

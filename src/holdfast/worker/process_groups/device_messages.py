@@ -77,6 +77,7 @@ def backend_on(device: torch.device, store: Any, rank: int, size: int) -> Any:
     for name, value in NCCL_VARIABLES.items():
         os.environ.setdefault(name, value)
     options = distributed_c10d.ProcessGroupNCCL.Options()
+    # No call of NCCL blocks, so the thread that makes it can be aborted.
     options.config.blocking = 0
     options._timeout = TIMEOUT
     return distributed_c10d.ProcessGroupNCCL(store, rank, size, options)
@@ -145,6 +146,7 @@ class ProcessGroupMessages:
             return
         backend = self._backend
         is_batch = backend.supports_coalescing
+        # NCCL moves what is sent and received at once only if both are calls of one group.
         if is_batch:
             backend._start_coalescing()
         works = [backend.send([each], rank, 0) for rank, each in sends]
@@ -153,6 +155,7 @@ class ProcessGroupMessages:
             works = [backend._end_coalescing()]
         for work in works:
             work.wait()
+        # On a GPU the library has only queued it: the memory is free once the device is through.
         self._queue.wait()
 
     def _call(self, network: Network, call: Callable[[], T], what: str) -> T:

@@ -72,6 +72,7 @@ def run(
             _set_lone_environment(spec, resume, listener)
         _forget_the_fork()
         _keep_process_groups()
+        # The run may have been stopped before the script has begun.
         if not arena.stop_requested:
             script = _script_here(job.script, Path(spec.run_dir))
             status = WorkerStatus(arena, spec.rank)
@@ -107,6 +108,8 @@ def _be_quiet() -> None:
 def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     """Report an exception and end as Python does, unless another worker's failure caused it."""
     error = program.strip_internal_frames(error, __file__)
+    # A connection to a worker that was lost breaks before its loss is known: that is no error of
+    # this script.
     try:
         if cascade.is_connection_error(error):
             cascade.await_abort(group)

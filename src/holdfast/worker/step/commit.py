@@ -1,6 +1,14 @@
 """Commit: what workers tell each other before a step counts, and what it comes to.
 
 It is the same however the gradient is summed.
+
+The vote of each worker travels with the reduction. So all see the votes of all before anything is
+changed, and decide alike: whether their user states are equal, and what follows the step, such as a
+checkpoint that a single worker was asked for.
+
+A step counts once a worker has written its number into the arena. From then on all others must
+commit it, too, also after a failure (`core.resume_point`). Where a device decides on the step, loss
+and norm are known only later: they are a `PendingOutcome`.
 """
 
 from __future__ import annotations
@@ -35,6 +43,7 @@ class RequestFlags(enum.IntFlag):
     """Keep a snapshot in memory: the budget allows one again."""
 
 
+# One for each of the flags above; the rest of a vote's word is the digest.
 _REQUEST_BITS: Final = 5
 _REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
 

@@ -220,6 +220,7 @@ class _Packet:
         for each, place in zip(self._parameters, places, strict=True):
             place.copy_(gradients[each])
         rest.zero_()
+        # The sum of all workers is the mean then. Errors are kept without the scale of the loss.
         self._vector.div_(len(self._vector))
         if self._error is not None:
             self._vector.add_(self._error, alpha=scale)
@@ -239,6 +240,7 @@ class _Packet:
         total = self._vector[self._rank]
         own = total.clone()
         total.zero_()
+        # By rank, so the bits do not depend on which worker adds. The own part lacks nothing.
         for rank, message in enumerate(self._received):
             if rank == self._rank:
                 total.add_(own)
@@ -267,6 +269,7 @@ class _Packet:
         if self._is_whole:
             self._error.zero_()
         else:
+            # The vector has become the error; the memory of the old one is the next vector.
             self._error, self._vector = self._vector.div_(scale), self._error
 
     def _split(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -80,6 +80,7 @@ class ShardGradients:
     def show(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
         self.values = list(gradients)
+        # Of one shard after the other, gradients have the same layouts, and stand-ins are kept.
         layouts = [None if each is None else each.stride() for each in gradients]
         if layouts != self._layouts:
             self._fit(layouts)
@@ -153,6 +154,7 @@ class ShardGradients:
         references = list(map(getrefcount, self._shown))
         for at, (count, each) in enumerate(zip(references, self._shown, strict=True)):
             shown = self.values[at]
+            # More references than the lists here have: it may be read after the values change.
             if each is not None and shown is not None and (count > _OWN or _USES(each) > 1):
                 each.own = shown.clone()
                 self._stand_ins[at] = None
@@ -219,6 +221,7 @@ class _StandIn(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's type lacks the class
         cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # The schema says which arguments an operator writes to; no list of operators is needed.
         schema = func._schema
         given = dict(zip((each.name for each in schema.arguments), args, strict=False))
         given |= kwargs or {}
