@@ -15,11 +15,7 @@ import shlex
 from typing import Final
 
 from holdfast.clusters.render import agents, coordinator
-from holdfast.clusters.render.access import access
-from holdfast.clusters.render.components import components, on_gpus, toleration
 from holdfast.clusters.render.coordinator import GRACE_S, OTHER_PODS, SIZE_BYTES, volume
-from holdfast.clusters.render.limits import disruptions, limits, namespace
-from holdfast.clusters.render.network import network
 from holdfast.clusters.render.objects import (
     AGENT,
     COORDINATOR,
@@ -42,6 +38,7 @@ from holdfast.clusters.render.plan import RenderPlan
 from holdfast.clusters.render.pods import (
     DISK,
     JOB_FILE,
+    METRICS_PORT,
     container,
     pod,
     run_directory,
@@ -253,3 +250,97 @@ def _worker(plan: RenderPlan) -> Document:
 def _submitter(plan: RenderPlan) -> Document:
     main = container(plan, "submitter", [], amounts=_SUBMITTER, env=[], mounts={})
     return pod(plan, COORDINATOR, [main], [], grace_s=_SUBMITTER_GRACE_S)
+
+
+def access(plan: RenderPlan) -> list[Document]:
+    """All accounts, rights and Secrets of a run whose coordinator makes tokens."""
+    return [*documents(plan, "accounts"), *documents(plan, "join")]
+
+
+MONITORING: Final = "holdfast-monitoring"
+"""The namespace of Prometheus."""
+
+
+def network(plan: RenderPlan) -> list[Document]:
+    """The network policies of a run, without those for an operator."""
+    policies = documents(plan, "network")
+    if plan.has_metrics:
+        policies += documents(plan, "network-metrics", monitoring=MONITORING, port=METRICS_PORT)
+    return policies
+
+
+_SPARE_PODS: Final = 2
+"""A pod that replaces one that is still terminating counts in addition to it."""
+_SMALL_CPUS: Final = 1
+_SMALL_BYTES: Final = 256 << 20
+"""For the small containers of a pod."""
+
+
+def namespace(plan: RenderPlan) -> Document:
+    """The namespace, which refuses pods with privileges."""
+    return documents(plan, "namespace")[0]
+
+
+def limits(plan: RenderPlan, others: int, largest_bytes: int) -> list[Document]:
+    """The quota of the namespace, and the limits of a container.
+
+    Args:
+        plan: Plan of the run.
+        others: Pods that do not train.
+        largest_bytes: Memory of the largest container of these.
+    """
+    pods = plan.hosts + others + _SPARE_PODS
+    return documents(
+        plan,
+        "limits",
+        pods=pods,
+        cpus=pods * (plan.cpus + _SMALL_CPUS),
+        memory=mebibytes(pods * (plan.memory_bytes + _SMALL_BYTES)),
+        gpus=(plan.hosts + _SPARE_PODS) * plan.gpus,
+        max_cpus=plan.cpus,
+        max_memory=mebibytes(max(plan.memory_bytes, largest_bytes)),
+    )
+
+
+def disruptions(plan: RenderPlan) -> Document:
+    """Limit of evictions: one agent at a time, or as many as the run can begin without."""
+    return documents(plan, "disruptions", least=min(plan.hosts - 1, plan.least_hosts))[0]
+
+
+POOL: Final = {"holdfast/pool": "gpu"}
+"""Label of the nodes with GPUs that runs may use."""
+GPU_TAINT: Final = "nvidia.com/gpu"
+_CAPABILITIES: Final = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"}
+
+
+def components(plan: RenderPlan) -> Tree:
+    """The folders of all components, which an overlay adds to the base.
+
+    gpu    agents on nodes with GPUs; each pod sees its own only, as the device plugin says
+    spot   agents on nodes that the cloud may take away at short notice: GKE leaves a pod 15 s. An
+           agent needs less: it leaves, and the others continue with its shards
+    rwx    a volume that all pods share, for data
+    """
+    folders = {
+        f"{name}/kustomization.yaml": filled(
+            f"components/{name}/kustomization.yaml", name=plan.name, gpus=plan.gpus
+        )
+        for name in ("gpu", "spot", "rwx")
+    }
+    return folders | {"rwx/data.yaml": yaml_of(*documents(plan, "data"))}
+
+
+def toleration(key: str) -> Document:
+    """Lets a pod run on nodes with a taint."""
+    return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def on_gpus(plan: RenderPlan, template: Document) -> Document:
+    """The template of a pod, on nodes with GPUs if the job says that it needs them."""
+    spec = template["spec"]
+    if plan.needs_gpus:
+        spec["nodeSelector"] |= POOL
+        spec["tolerations"].append(toleration(GPU_TAINT))
+        for each in spec["containers"]:
+            each["env"].append(_CAPABILITIES)
+    return template
