@@ -95,6 +95,7 @@ def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
 def _piece(entry: Entry, first: int, last: int) -> Piece:
     if (first, last) == (entry.offset, entry.end):
         return Piece(entry.name, entry.dtype, first, last, entry.stored_shape)
+    # Chunks begin at multiples of 4 MiB and tensors at multiples of 64 bytes: no element is cut.
     item = ITEM_BYTES[entry.dtype]
     lo = (first - entry.offset) // item
     hi = (last - entry.offset) // item

@@ -295,6 +295,7 @@ def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
 
 def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
     """Credentials of a coordinator, which asks those who connect for a certificate of the run."""
+    # True: without a certificate of the run's authority no call begins.
     own = credentials.key.encode(), credentials.certificate.encode()
     return grpc.ssl_server_credentials([own], credentials.authority.encode(), True)
 
