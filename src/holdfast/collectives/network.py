@@ -71,8 +71,8 @@ class GroupHosts:
 
     def lanes(self, rank: int) -> range:
         """The lanes that a worker serves."""
-        own = self.ranks[self.host_of(rank)]
-        return lanes_of(own.index(rank), len(own), self.num_lanes)
+        ranks = self.ranks[self.host_of(rank)]
+        return lanes_of(ranks.index(rank), len(ranks), self.num_lanes)
 
 
 class PeerReport(Protocol):

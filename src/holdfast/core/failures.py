@@ -139,8 +139,8 @@ def describe(status: int) -> str:
     """An exit status, or the negative number of a signal, in words."""
     if status >= 0:
         return f"exited {status}"
-    known = -status in set(signal.Signals)
-    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+    has_name = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if has_name else f'signal {-status}'}"
 
 
 def oom_killed(exhausted: str) -> str:

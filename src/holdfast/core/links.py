@@ -135,17 +135,17 @@ class Links:
             return None
         # If nothing is decided now, the reports are looked at again after another wait.
         self._decide_at = now + GRACE_S
-        known = [host for host in hosts if host not in suspected]
+        trusted = [host for host in hosts if host not in suspected]
         reports = [
             (frozenset((host, peer)), is_reached)
             for host, peers in self._severed.items()
             for peer, is_reached in peers.items()
-            if host in known and peer in known
+            if host in trusted and peer in trusted
         ]
         # A pair is severed if either side cannot reach the other.
         severed = {pair for pair, is_reached in reports if not is_reached}
         if severed:
-            fence = _cover(severed, known)
+            fence = _cover(severed, trusted)
             peers = sorted(frozenset[str]().union(*severed) - set(fence))
             reason = f"cannot reach {', '.join(peers or fence)}"
             return LinkDecision(fence=fence, reason=reason)

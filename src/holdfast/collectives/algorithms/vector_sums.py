@@ -199,13 +199,13 @@ class VectorSums:
         network = self._group.network
         if network is None:
             return 1
-        found = []
+        counts = []
         for ranks in network.hosts.ranks:
             table = [tree.ABSENT] * tree.num_nodes(num_leaves)
             for rank in ranks:
                 table[tree.leaf(self._group.members.index(rank), num_leaves)] = 0
-            found.append(len(tree.frontier([table], num_leaves)))
-        return max(found)
+            counts.append(len(tree.frontier([table], num_leaves)))
+        return max(counts)
 
 
 def links_of(group: Group, vectors: Mapping[int, torch.Tensor]) -> Links:

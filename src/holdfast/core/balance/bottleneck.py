@@ -144,9 +144,9 @@ class BottleneckFinder:
         self._steps.append((times, counts))
         if len(self._steps) < STEPS:
             return None
-        found = self._find(memory)
+        bottleneck = self._find(memory)
         self._steps.clear()
-        return found
+        return bottleneck
 
     def _find(self, memory: float) -> Bottleneck:
         # The worker that finishes last decides when a step ends, so its phases count.
@@ -178,7 +178,7 @@ class BottleneckFinder:
         # The cost of a shard is not known of a worker that had none.
         if any(0 in each for _, each in self._steps):
             return {}
-        workers = [self._worker(place, now) for place in range(members)]
+        workers = [self._worker(member, now) for member in range(members)]
 
         def step(shards: int) -> float:
             costs = [worker.cost(shards, now) for worker in workers]
@@ -199,19 +199,19 @@ class BottleneckFinder:
         # What more memory saves, or fewer or more shards, is measured against the best plan.
         free = [worker._replace(cap=now).cost(now, now) for worker in workers]
         wanted = fastest(free, now)
-        place = max(range(members), key=lambda each: wanted[each] - workers[each].cap)
-        found = {
+        narrowest = max(range(members), key=lambda each: wanted[each] - workers[each].cap)
+        by_reason = {
             SHARDS: fewer,
             CAPPED: (
                 1 - makespan(free, wanted) / step(now),
-                f"rank {self._ranks[place]} has memory for {_shards(workers[place].cap)}",
+                f"rank {self._ranks[narrowest]} has memory for {_shards(workers[narrowest].cap)}",
             ),
         }
         if self._is_dynamic:
             doubled = [now << times for times in range(1, DOUBLINGS + 1)]
             more = best([shards for shards in doubled if members < shards <= self._most_shards])
-            return {**found, COARSE: more}
-        return {**found, IMBALANCED: (1 - step(now) / makespan(free, counts), "")}
+            return {**by_reason, COARSE: more}
+        return {**by_reason, IMBALANCED: (1 - step(now) / makespan(free, counts), "")}
 
     def _worker(self, place: int, now: int) -> _Worker:
         steps = [(times[place], counts[place]) for times, counts in self._steps]

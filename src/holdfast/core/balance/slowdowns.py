@@ -140,9 +140,9 @@ class Slowdowns:
             if count:  # without shards there is nothing to measure
                 worker.add(_Shard.of(each, count))
         return [
-            found
+            reason
             for rank, worker in zip(ranks, members, strict=True)
-            if (found := _look(rank, worker, members))
+            if (reason := _look(rank, worker, members))
         ]
 
     def reason_of(self, rank: int) -> Reason | None:

@@ -56,7 +56,7 @@ class StragglerFinder:
         """Look at the costs of each member after a step."""
         per_shard_s = [cost.per_shard_s for cost in costs]
         slowest = per_shard_s.index(max(per_shard_s))
-        others = [cost for place, cost in enumerate(costs) if place != slowest]
+        others = [cost for member, cost in enumerate(costs) if member != slowest]
         typical_s = median([cost.per_shard_s for cost in others])
         is_slow = per_shard_s[slowest] >= SLOW * typical_s
         self._slow_steps = self._slow_steps + 1 if is_slow else 0

@@ -347,10 +347,10 @@ class AttachedModels:
         slots = job.workers * job.num_published if is_in_slots else 0
         gradient_bytes = sections.slot_layout.gradient_bytes
         replicas = 1 if job.parallel.is_cut else job.workers
-        own = replicas * self._layout.size_bytes + job.num_partials * gradient_bytes
+        memory_bytes = replicas * self._layout.size_bytes + job.num_partials * gradient_bytes
         check_memory(
             sections.used_bytes(slots),
-            0 if self._is_on_gpu else own,
+            0 if self._is_on_gpu else memory_bytes,
             self.bases.size_bytes,
             job.workers,
             job.num_partials,
@@ -391,8 +391,8 @@ class AttachedModels:
     def _check_weights(self) -> None:
         """Raises: JobError: The members begin with different weights; later, each holds a part."""
         weights = {**self.trained.model_parameters(), **self.trained.model_buffers()}
-        own = digest(weights.values())
-        agree(self._group, WorkerTag.ATTACH, 0, own, DIFFERENT_WEIGHTS)
+        own_digest = digest(weights.values())
+        agree(self._group, WorkerTag.ATTACH, 0, own_digest, DIFFERENT_WEIGHTS)
 
 
 def _takes_model(factory: OptimizerFactory) -> bool:
@@ -458,11 +458,11 @@ def check_divisible(trained: Trained, parallel: ParallelSettings, *, num_models:
         JobError: It cannot be divided.
     """
     synchronized = any(isinstance(each, nn.SyncBatchNorm) for each in trained.model.modules())
-    kept = next(iter(trained.kept), "")
+    registered = next(iter(trained.kept), "")
     refused = (
         (num_models > 1, "several models", "attach one"),
         (trained.bases, "frozen tensors of session.base", "remove them"),
-        (kept, f"a module given to session.register ({kept})", "remove it"),
+        (registered, f"a module given to session.register ({registered})", "remove it"),
         (synchronized, "SyncBatchNorm", "use BatchNorm, whose statistics are averaged"),
     )
     for is_given, what, instead in refused:

@@ -246,8 +246,8 @@ class WorkerState:
         # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
-        odd = writes.since(self._writes)
-        return difference(before, now) or next(iter(odd), "the optimizer's state")
+        written = writes.since(self._writes)
+        return difference(before, now) or next(iter(written), "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.
@@ -283,8 +283,8 @@ class WorkerState:
         """
         group = self._group
         # Values before tensors: a difference in values explains one in tensors.
-        own = digest(self._progress.user.committed)
-        digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
+        own_digest = digest(self._progress.user.committed)
+        digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own_digest)
         for rank, each in zip(group.members, digests, strict=True):
             if each != digests[0]:
                 self.fail_on_difference(group.members[0], rank)

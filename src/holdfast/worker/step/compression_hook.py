@@ -96,15 +96,15 @@ def compression_hook(
 
 def _divided(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[list[nn.Parameter]]:
     """The parameters of each packet, of equal dtype, in the order in which gradients come."""
-    found: list[list[nn.Parameter]] = []
+    packets: list[list[nn.Parameter]] = []
     newest: dict[torch.dtype, list[nn.Parameter]] = {}
     for each in reversed(parameters):
         packet = newest.get(each.dtype)
         if packet is None or sum(p.nbytes for p in packet) + each.nbytes > cap_bytes:
             packet = newest[each.dtype] = []
-            found.append(packet)
+            packets.append(packet)
         packet.append(each)
-    return found
+    return packets
 
 
 class _Encoding:
@@ -238,12 +238,12 @@ class _Packet:
             return
         self._wait()
         total = self._vector[self._rank]
-        own = total.clone()
+        own_part = total.clone()
         total.zero_()
         # By rank, so the bits do not depend on which worker adds. The own part lacks nothing.
         for rank, message in enumerate(self._received):
             if rank == self._rank:
-                total.add_(own)
+                total.add_(own_part)
                 continue
             for piece, values in self._decoded(message):
                 total[piece].add_(values)

@@ -91,8 +91,10 @@ class ShardGradients:
         """Have a stand-in of its layout for each gradient."""
         self._layouts = layouts
         for at, gradient in enumerate(self.values):
-            known = self._stand_ins[at]
-            if gradient is not None and (known is None or known.stride() != gradient.stride()):
+            previous = self._stand_ins[at]
+            if gradient is not None and (
+                previous is None or previous.stride() != gradient.stride()
+            ):
                 self._stand_ins[at] = _StandIn(self, at, gradient)
         pairs = zip(layouts, self._stand_ins, strict=True)
         self._shown = [None if layout is None else stand_in for layout, stand_in in pairs]
@@ -223,20 +225,20 @@ class _StandIn(torch.Tensor):
     ) -> Any:
         # The schema says which arguments an operator writes to; no list of operators is needed.
         schema = func._schema
-        given = dict(zip((each.name for each in schema.arguments), args, strict=False))
-        given |= kwargs or {}
+        arguments = dict(zip((each.name for each in schema.arguments), args, strict=False))
+        arguments |= kwargs or {}
         written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
-        targets = [each for name in written for each in tree_leaves(given.get(name))]
+        targets = [each for name in written for each in tree_leaves(arguments.get(name))]
         for target in (each for each in targets if isinstance(each, cls)):
             if schema.name not in _CLEARING or target.is_view:
                 raise target.of.refuse(target.at)
             target.clear()
-        own = [each for each in tree_leaves(given) if isinstance(each, cls)]
+        stand_ins = [each for each in tree_leaves(arguments) if isinstance(each, cls)]
         plain = tree_map_only(cls, lambda stand_in: stand_in.held, (args, kwargs or {}))
         result = func(*plain[0], **plain[1])
         # A view shares memory with the gradient, so it cannot be changed either.
         if not written and any(each.alias_info for each in schema.returns):
-            return tree_map_only(torch.Tensor, own[0].view_of, result)
+            return tree_map_only(torch.Tensor, stand_ins[0].view_of, result)
         return result
 
     def clear(self) -> None:

@@ -315,9 +315,9 @@ class PipelineStepper:
             Aborted: The generation is over.
         """
         self._replica.state_tensors()
-        own = json.dumps(self._replica.uninitialized).encode()
-        found = map(json.loads, self._group.gather(WorkerTag.COMMIT, step, own))
-        every = {name for each in found for name in each}
+        payload = json.dumps(self._replica.uninitialized).encode()
+        names = map(json.loads, self._group.gather(WorkerTag.COMMIT, step, payload))
+        every = {name for each in names for name in each}
         self._replica.uninitialized_elsewhere = sorted(
             every.difference(self._replica.uninitialized)
         )
@@ -354,11 +354,11 @@ class StageNorm:
         if self._device.type != "cpu":
             self._norms = dict(zip(self._own, norm_of_norms(gradients)[1](), strict=True))
             return
-        for place, gradient in zip(self._places, gradients, strict=True):
+        for target, gradient in zip(self._places, gradients, strict=True):
             if gradient is None:
-                place.zero_()
+                target.zero_()
             else:
-                place.copy_(gradient)
+                target.copy_(gradient)
 
     def total(self, step: int) -> float:
         """The norm of the whole gradient, once all have published theirs and met.
@@ -367,8 +367,8 @@ class StageNorm:
             Aborted: The generation is over.
         """
         if self._device.type != "cpu":
-            own = json.dumps(self._norms).encode()
-            for each in self._group.gather(WorkerTag.NORM, step, own):
+            payload = json.dumps(self._norms).encode()
+            for each in self._group.gather(WorkerTag.NORM, step, payload):
                 self._norms |= json.loads(each)
             every = [self._norms[name] for name in self._layout.parameter_names]
             values = torch.tensor(every, dtype=torch.float64, device=self._device)

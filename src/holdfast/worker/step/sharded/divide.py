@@ -67,13 +67,13 @@ def own_part(trained: Trained, layout: Layout, of_ranks: Sequence[Cuts], rank: i
     cuts = of_ranks[rank]
     state_dicts = trained.state_dicts()
     wholes = trained.model_parameters()
-    own = {name: _own(parameter, cuts[name]) for name, parameter in wholes.items()}
+    own_parameters = {name: _own(parameter, cuts[name]) for name, parameter in wholes.items()}
     holdings = [_holding(trained, layout, each) for each in of_ranks]
-    _step_only(trained, {wholes[name]: own[name] for name in own}, cuts)
+    _step_only(trained, {wholes[name]: own_parameters[name] for name in own_parameters}, cuts)
     return Part(
         holding=holdings[rank],
         of_ranks=holdings,
-        parameters={name: each for name, each in own.items() if cuts[name].size},
+        parameters={name: each for name, each in own_parameters.items() if cuts[name].size},
         buffers=frozenset(trained.model_buffers()),
         state_dicts=state_dicts,
     )
@@ -93,7 +93,7 @@ def _holding(trained: Trained, layout: Layout, cuts: Cuts) -> Holding:
         for path, _ in states_of(optimizer)
         for name in parameters
     }
-    own: list[Entry] = []
+    own_entries: list[Entry] = []
     pieces: list[Piece] = []
     memory: dict[str, tuple[int, int]] = {}
     end = 0
@@ -105,7 +105,7 @@ def _holding(trained: Trained, layout: Layout, cuts: Cuts) -> Holding:
         if held is not None and not held.size:
             continue
         if held is None or not entry.shape:  # a buffer, or a count
-            own.append(replace(entry, offset=end))
+            own_entries.append(replace(entry, offset=end))
             pieces.append(Piece(entry.offset, end, entry.size_bytes))
             end += aligned(entry.size_bytes)
             continue
@@ -114,12 +114,12 @@ def _holding(trained: Trained, layout: Layout, cuts: Cuts) -> Holding:
                 f"parallel.zero does not support {entry.name}, which has another shape than the "
                 "parameter; set parallel.zero=0, or use another optimizer, such as AdamW"
             )
-        own.append(replace(entry, shape=(held.size,), offset=end, strides=()))
+        own_entries.append(replace(entry, shape=(held.size,), offset=end, strides=()))
         pieces.append(Piece(entry.offset + held.start * item, end, held.size * item))
         rows = (held.rows_start - held.start) * item
         memory[entry.name] = (end + rows, held.rows_padded * item)
         end += aligned(held.memory * item)
-    return Holding(layout, Layout(tuple(own), end), tuple(pieces), memory)
+    return Holding(layout, Layout(tuple(own_entries), end), tuple(pieces), memory)
 
 
 def _step_only(trained: Trained, own: Mapping[torch.Tensor, nn.Parameter], cuts: Cuts) -> None:

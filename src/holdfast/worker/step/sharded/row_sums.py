@@ -210,17 +210,17 @@ class RowSums:
         Args:
             weight: The weight of all shards.
         """
-        found: dict[str, torch.Tensor | None] = {}
+        means: dict[str, torch.Tensor | None] = {}
         for rows, sums in zip(self._units, self._sums, strict=True):
             total = sums.total
             uses = total[rows.flags].tolist()
             # Where weights add up to 1, but for rounding, the sum is the mean.
             if not math.isclose(weight, 1, rel_tol=1e-12):
                 total[: rows.flags.start].mul_(1 / weight)
-            own = zip(rows.names, rows.places, rows.held[self._rank], uses, strict=True)
-            for name, place, held, used in own:
-                found[name] = total[place : place + held.size] if used else None
-        return found
+            entries = zip(rows.names, rows.places, rows.held[self._rank], uses, strict=True)
+            for name, place, held, used in entries:
+                means[name] = total[place : place + held.size] if used else None
+        return means
 
 
 def pack(gradients: Gradients, rows: UnitRows, sent: torch.Tensor) -> None:

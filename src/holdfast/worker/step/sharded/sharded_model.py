@@ -74,17 +74,17 @@ class ShardedModel:
         self._rows: list[UnitRows] = []
         self._of_unit: dict[Unit, int] = {}
         for unit in self._units:
-            own = [name for name in unit.names if name in dtypes]
-            kinds = {dtypes[name] for name in own}
+            names = [name for name in unit.names if name in dtypes]
+            kinds = {dtypes[name] for name in names}
             if len(kinds) > 1:
                 raise JobError(
-                    f"{words} does not support {own[0]} and others of unlike dtypes in one module; "
-                    "give them one dtype"
+                    f"{words} does not support {names[0]} and others of unlike dtypes in one "
+                    "module; give them one dtype"
                 )
-            if own:
+            if names:
                 self._of_unit[unit] = len(self._rows)
-                in_unit = {name: shapes[name] for name in own}
-                self._rows.append(UnitRows(in_unit, dtypes[own[0]], number))
+                in_unit = {name: shapes[name] for name in names}
+                self._rows.append(UnitRows(in_unit, dtypes[names[0]], number))
 
     @property
     def leaves(self) -> Iterator[torch.Tensor]:
@@ -99,10 +99,10 @@ class ShardedModel:
             sections: Has the rows of all workers, if they are on this host.
             collect: Takes the gradients of a unit in a backward pass.
         """
-        own = replica.holding.memory
+        memory = replica.holding.memory
         for unit in self._units:
             places = {name: MODEL + name for name in unit.names}
-            unit.bind({n: replica.memory_of(at) for n, at in places.items() if at in own})
+            unit.bind({n: replica.memory_of(at) for n, at in places.items() if at in memory})
             if self._is_shared:
                 rows = {n: [*_rows_of(at, replica, sections)] for n, at in places.items()}
                 unit.read_from(rows, self._meet_after_update)
@@ -160,8 +160,8 @@ class ShardedModel:
 
     def norms(self, gradients: Means) -> dict[str, float]:
         """The norm of each parameter's gradient; what several workers hold counts for each."""
-        own = [0.0 if each is None else norm_of(each) ** 2 for each in gradients.values()]
-        squares = torch.tensor(own, dtype=torch.float64)
+        norms = [0.0 if each is None else norm_of(each) ** 2 for each in gradients.values()]
+        squares = torch.tensor(norms, dtype=torch.float64)
         self._collectives.sum(squares)
         return dict(zip(gradients, squares.sqrt().tolist(), strict=True))
 
