@@ -28,7 +28,7 @@ MEMORY: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Bottleneck:
+class RunBottleneck:
     """Limit of a run's speed.
 
     Attributes:
@@ -54,8 +54,8 @@ class _Kind:
     least: float
     text: str
 
-    def of(self, share: float, what: str = "") -> Bottleneck:
-        return Bottleneck(self.name, share, self.text.format(share, what))
+    def of(self, share: float, what: str = "") -> RunBottleneck:
+        return RunBottleneck(self.name, share, self.text.format(share, what))
 
 
 INPUT: Final = _Kind("input-bound", 0.10, "waiting for samples takes {:.0%} of a step")
@@ -133,7 +133,7 @@ class BottleneckFinder:
 
     def observe(
         self, times: Sequence[StepTimes], counts: Sequence[int], memory: float
-    ) -> Bottleneck | None:
+    ) -> RunBottleneck | None:
         """Take the times of a step; returns the bottleneck of the last `STEPS`, once there are.
 
         Args:
@@ -148,7 +148,7 @@ class BottleneckFinder:
         self._steps.clear()
         return bottleneck
 
-    def _find(self, memory: float) -> Bottleneck:
+    def _find(self, memory: float) -> RunBottleneck:
         # The worker that finishes last decides when a step ends, so its phases count.
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)

@@ -46,7 +46,7 @@ from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import CommitVote, StepCommitted, check_user_states, commit_step
 from holdfast.worker.step.gradient_norm import is_finite, norm_of, norm_of_norms, not_finite
 from holdfast.worker.step.pipeline.model_parts import OwnParts, divide, forget_others
-from holdfast.worker.step.pipeline.stage import Call, Stage
+from holdfast.worker.step.pipeline.stage import Call, PipelineStage
 from holdfast.worker.step.pipeline.stage_messages import StageMessages
 from holdfast.worker.step.shard_pass import ShardPass
 from holdfast.worker.step.shard_work import CurrentShard, PartialSums
@@ -132,7 +132,7 @@ class PipelineStepper:
         self.buffers = Buffers(replica, rest)
         self._pass = ShardPass[_StageShard](context, self.buffers, self._collect)
         self._norm = StageNorm(self._group, sections.reduction, list(context.trained), device)
-        self._stage = Stage(own, StageMessages(worker, device), device)
+        self._stage = PipelineStage(own, StageMessages(worker, device), device)
         # Besides partial sums, there are the shards under way.
         num_sums = tree.max_partials(sections.num_leaves) + own.number
         self._sums = PartialSums(device, rest, num_sums, sections.num_leaves)

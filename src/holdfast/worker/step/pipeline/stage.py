@@ -67,7 +67,7 @@ class Downstream:
     gradients: Sequence[torch.Tensor]
 
 
-class Stage:
+class PipelineStage:
     """Computes one worker's layers.
 
     Args:
