@@ -150,6 +150,7 @@ def _attend(
     look_at = 0.0
     while agent.exit_reason is None:
         agent.poll(POLL_S)
+        # The command of this host writes the address when the coordinator has moved.
         if followed and (now := time.monotonic()) >= look_at:
             look_at = now + POLL_S
             link.redirect(moved_coordinator(followed) or link.address)

@@ -79,6 +79,7 @@ def run(
         WorkerFailed: A worker died or raised.
         HoldfastError: Anything else that ended the run.
     """
+    # Of an earlier start: this process holds the directory, so nothing writes to them any more.
     try:
         CheckpointStore.of_run(directory.path).remove_partial()
     except OSError as error:
@@ -144,6 +145,7 @@ def _supervisor(
         if placement.engine and placement.endpoint:
             make_secrets(directory.path, placement.endpoint)
         joining = _joining(directory, placement, attempt, owned)
+        # Importing torch takes longest, so the fork server starts before the coordinator.
         starter = None
         if placement.has_own_host and not placement.engine:
             node = joining.node.name if joining is not None and joining.moves else ""

@@ -132,6 +132,7 @@ class Collector:
 
     def _look(self) -> tuple[str, CheckpointMessage] | None:
         """The newest checkpoint, and its name."""
+        # The manifest is read only if another checkpoint than the last time is the newest.
         committed = self._store.committed()
         if not committed or self._newest is None or committed[0] != self._newest[0]:
             found = newest_described(self._store)

@@ -172,6 +172,8 @@ class JoinedHost:
             # Logs of an earlier start of the run are not sent.
             if self._sent is None:
                 self._sent = ends_of(directory.path)
+            # Only where the coordinator may move does this host take part in elections, with one
+            # node for all of its agents.
             if not sent.moves:
                 node = ""
                 self._close_node()
@@ -202,6 +204,8 @@ class JoinedHost:
                     if stop:
                         leaves_until = min(leaves_until, time.monotonic() + LEAVE_TIMEOUT_S)
                         host.leave()  # again, in case the agent had no handler yet
+                    # An agent that has not begun, a second signal, or an agent that does not leave
+                    # in time: it is ended, and the coordinator takes the host for lost.
                     is_starting = bool(stop) and state is HostState.STARTING
                     if is_starting or len(stop) > 1 or time.monotonic() > leaves_until:
                         raise Interrupted(ENDED)
@@ -230,6 +234,7 @@ class JoinedHost:
         """
         until = time.monotonic() + (REJOIN_TIMEOUT_S if was_told else LOST_REJOIN_TIMEOUT_S)
         while True:
+            # This host may be the one that takes over: then it joins its own coordinator.
             self.rest(0, stop)
             left_s = until - time.monotonic()
             try:

@@ -107,6 +107,7 @@ def serve(
                 if stop:
                     say(LEFT)
                     return
+                # From now on the certificate stands for the token, which may be used up.
                 before = joined.credentials.agent
                 delay_s = delay.after(served_s) if was_told else 0.0
                 try:

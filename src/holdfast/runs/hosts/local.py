@@ -95,6 +95,7 @@ class LocalHost:
                     options |= {"interface": interface.address, "credentials": fds[-1]}
                 log = directory.logs / "agent.log"
                 self.agent = Child.start("holdfast.agent.main", options, log, fds, forks)
+            # Closed in reverse order: the agent ends before its arena and its sockets are closed.
             self._owned = undo.pop_all()
             self._owned.callback(self.agent.close)
 
