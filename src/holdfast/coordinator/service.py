@@ -1,6 +1,11 @@
 """Service: turns the messages of agents and commands into events, and answers them.
 
 It handles the remote procedure calls. `coordinator.dispatcher` has the machine and the time.
+
+A stream is only the way to a client. What is sent on it is the newest whole state (`Outbox`), so a
+stream that breaks loses nothing, and a client that reads slowly skips states. A client that may not
+do what it asks gets an error, and is counted and logged. An error of the journal ends the process:
+what cannot be made durable must not happen.
 """
 
 from __future__ import annotations

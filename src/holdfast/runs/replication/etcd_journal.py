@@ -6,6 +6,11 @@
 
 Only a leader writes. Each of its transactions compares the revision at which its leader key was
 made: so one that was replaced can write nothing, whatever it believes.
+
+A node becomes the leader by writing the leader key, if there is none and the journal has begun. The
+key ends with the lease of the node. Of several that try at once, etcd lets one write; all learn
+which from the keys. A request that was not answered may have been carried out, so it is repeated
+with the same comparison: `append` finds its own entry then.
 """
 
 from __future__ import annotations

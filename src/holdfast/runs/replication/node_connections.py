@@ -2,6 +2,14 @@
 
 A connection carries messages one way, over TLS with the certificates of agents. A message is lost
 if there is no connection; consensus sends it again.
+
+Sending. Each other node has a queue and a task, which connects when there is a message and no
+connection. If that fails, all that waits is lost. If the host refuses the connection, its node has
+ended, and consensus is told. A node that reads slowly loses messages once its queue is full, and no
+other one waits for it.
+
+Receiving. A connection that shows no certificate of an agent of this run is closed, and so is one
+on which nothing comes for long: its other end makes a new one for its next message.
 """
 
 from __future__ import annotations
