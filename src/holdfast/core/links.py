@@ -156,13 +156,13 @@ class Links:
         return None
 
 
-def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[str, ...]:
+def _cover(severed: Collection[frozenset[str]], hosts: Sequence[str]) -> tuple[str, ...]:
     """Hosts without which no link is severed: again and again the one with most such links."""
     fence = list[str]()
     left = set(severed)
     while left:
         # Among hosts with as many such links the one that joined last goes.
         links = Counter(host for pair in left for host in pair)
-        fence.append(max(known, key=lambda host: (links[host], known.index(host))))
+        fence.append(max(hosts, key=lambda host: (links[host], hosts.index(host))))
         left = {pair for pair in left if fence[-1] not in pair}
     return tuple(fence)

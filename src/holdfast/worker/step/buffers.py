@@ -284,12 +284,12 @@ class _Rows:
         return torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row]
 
 
-def _of_shape(name: str, buffer: torch.Tensor | None, known: torch.Tensor) -> torch.Tensor:
-    if buffer is None or buffer.shape != known.shape:
+def _of_shape(name: str, buffer: torch.Tensor | None, expected: torch.Tensor) -> torch.Tensor:
+    if buffer is None or buffer.shape != expected.shape:
         now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
         raise JobError(
-            f"buffer {name} had shape {tuple(known.shape)} at the start and is {now} now; give it "
-            "its final shape in the model's constructor"
+            f"buffer {name} had shape {tuple(expected.shape)} at the start and is {now} now; give "
+            "it its final shape in the model's constructor"
         )
     return buffer.detach()
 
