@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     """Rows of a tensor, along its first dimension.
 
     Attributes:
-        first, number: Those that a worker holds.
+        first, number: Rows that a worker holds: the first, and how many.
         allocated: Rows that it has memory for; at least `number`.
     """
 
@@ -52,7 +52,7 @@ class Holding:
     Attributes:
         whole: Layout of the state.
         own: Layout of the worker's memory.
-        pieces: What it holds, in the order of the whole.
+        pieces: Pieces that it holds, in the order of the whole.
         memory: Offset and size of the memory for each tensor that it holds, bytes.
     """
 

@@ -229,7 +229,7 @@ class HostExchange:
         on_computed: Called once all other hosts have computed all shards.
 
     Attributes:
-        contributions: Those of the other hosts, once the exchange is over.
+        contributions: Contributions of the other hosts, once the exchange is over.
         waits: Time that this worker waited for the sums of each other host, nanoseconds.
     """
 

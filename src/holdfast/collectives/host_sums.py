@@ -257,7 +257,7 @@ def rows_of(
     Args:
         hosts: The hosts.
         tables: The tables.
-        sums: What each host passes on by node; None for what weighs nothing.
+        sums: Sums that each host passes on by node; None for one that weighs nothing.
         num_leaves: Leaves of the tree.
     """
     everyone = dict(tables)

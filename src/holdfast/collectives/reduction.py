@@ -118,8 +118,8 @@ class ReductionMemory:
         tables: int64[world_size, num_nodes]; each worker writes its own row.
         norms: float64[num_blocks]; each worker writes its own blocks.
         times: int64[world_size, fields of `StepTimes`]; each worker writes its own row.
-        errors: What compression has kept from the others; see `compression.feedback`. None if
-            nothing is compressed.
+        errors: Errors that compression has kept from the others; see `compression.feedback`. None
+            if nothing is compressed.
     """
 
     layout: SlotLayout

@@ -47,7 +47,7 @@ class RunSecrets(Message):
 
     Attributes:
         authority, coordinator: Credentials of the authority and of its coordinator, as JSON.
-        generation_key: What the keys of generations are derived from, hexadecimal.
+        generation_key: Secret from which the keys of generations are derived, hexadecimal.
     """
 
     authority: str = Field(repr=False)

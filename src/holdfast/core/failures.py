@@ -55,7 +55,7 @@ class Exit:
         exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
         cap: The most shards of a step that it has the memory for if it ran out of memory; None if
             the others cannot compute the rest.
-        advice: What helps if it ran out of memory.
+        advice: Remedies if it ran out of memory.
         cancelled: True if its agent killed it for no fault of its own.
         halting: True if its generation was over.
         after_failure: True if it was running when another worker of this host failed, and had not

@@ -69,7 +69,7 @@ class Cap:
 
     Attributes:
         host: Its host.
-        shards: How many; 0 if the rank is no member any more.
+        shards: Their number; 0 if the rank is no member any more.
     """
 
     host: str
@@ -233,7 +233,7 @@ class Status:
         capacity: Number of workers that it can run.
         failed: Failures of workers of this generation, by rank, in the order of their exits.
         eviction: Worker of this generation that its workers ask to put on standby, if any.
-        fit: Those of its ranks on standby that can return: the worker is fast again, or has ended,
+        fit: Ranks of it on standby that can return: the worker is fast again, or has ended,
             so that a new one will be forked.
         addresses: Address at which each halted worker accepts connections of other hosts, by rank.
         numerics: Facts that decide the bits of its workers, by name; empty if there is one host.

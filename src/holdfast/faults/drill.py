@@ -119,7 +119,7 @@ class Drill:
     """Tries one job.
 
     Args:
-        job: What is tried. A trial writes more checkpoints, and recomputes what is not finite if
+        job: Tried job. A trial writes more checkpoints, and recomputes what is not finite if
             that is the fault; neither affects the weights. No run sends notifications, nor
             anything to trackers.
         seed: Seed for the target rank and step of each fault.

@@ -88,7 +88,7 @@ class CoordinatorProcess:
         forks: Forks the coordinator, if it can.
         log: The run's log of events.
         exits: Counts the ends of coordinators.
-        joining: How other hosts take part; None if the run has one host.
+        joining: Terms on which other hosts take part; None if the run has one host.
 
     Attributes:
         address: Address at which it listens, as gRPC names it.
@@ -324,7 +324,7 @@ def scale(run_dir: Path, workers: int) -> ScaledMessage:
 
     Args:
         run_dir: The run's directory, on its first host.
-        workers: How many.
+        workers: Their number.
 
     Raises:
         JobError: The run cannot have so many, or does not run here.

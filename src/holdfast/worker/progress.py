@@ -151,7 +151,7 @@ class Progress:
             next step, which no checkpoint has.
         costs: Cost of a shard and of the rest of a step on each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
-        pending: What is known of the newest step if its outcome is not: `outcome`, a
+        pending: Facts known of the newest step if its outcome is not: `outcome`, a
             `PendingOutcome`, and `record`, the rest of its metrics line; else None.
         evaluations, followup, user: Parts with an owner of their own; see the classes.
     """

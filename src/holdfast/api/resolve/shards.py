@@ -64,7 +64,7 @@ def with_best_shards(
 
     Args:
         job: For several workers, with a number of shards for a run that is not measured.
-        options: How the run is launched: its fork server is lent, unless an engine places agents.
+        options: Launch options of the run: its fork server is lent, unless an engine places agents.
         placement: The hosts of the run.
 
     Raises:

@@ -50,7 +50,7 @@ class Chosen:
         costs: Predicted seconds by name.
         fabric: The links that were measured.
         size_bytes: Size of the vector.
-        ratio: How many times fewer bytes a compressed message takes.
+        ratio: Factor by which compression shrinks a message.
     """
 
     name: str
@@ -101,7 +101,7 @@ def compressed(method: str, fabric: Fabric, size_bytes: int, ratio: float) -> Ch
         method: Its name.
         fabric: The links.
         size_bytes: Size of the vector.
-        ratio: How many times fewer bytes a compressed message takes.
+        ratio: Factor by which compression shrinks a message.
     """
     far = LinkSpeed(latency_s=fabric.far.latency_s, byte_s=fabric.far.byte_s / ratio)
     costs = {

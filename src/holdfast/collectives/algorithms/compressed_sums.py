@@ -102,7 +102,7 @@ class CompressedSums:
 
     Args:
         vectors: This worker's vectors, one of each dtype.
-        ways: How each of them is added.
+        ways: The way in which each of them is added.
         feedback: Keeps what is not sent; None to drop it.
     """
 

@@ -52,10 +52,10 @@ class VectorSums:
         group: The workers.
         memory: Memory that those of this host share.
         collective: A name from `choice.ALGORITHMS`, TREE or AUTO.
-        compression: How gradients are compressed, in place of an algorithm, on several hosts.
+        compression: Compression of gradients, in place of an algorithm, on several hosts.
 
     Attributes:
-        name: What adds in this generation: a name from `choice.ALGORITHMS`, the method of
+        name: Name of what adds in this generation: one from `choice.ALGORITHMS`, the method of
             compression, or TREE.
         sends_whole: True if the next gradient is not compressed.
     """

@@ -83,7 +83,7 @@ def _visible(shares: tuple[Share, ...], job: Job, every: Sequence[str]) -> Itera
     worker sees one, even if the job asks for none.
 
     Args:
-        shares: What is claimed.
+        shares: Shares that are claimed.
         job: The job.
         every: The names of the GPUs of this host.
     """

@@ -227,7 +227,7 @@ class JoinedHost:
         Args:
             token, hostname, before: See `join`.
             stop: Not empty once this host is to leave.
-            was_told: What `work` has returned.
+            was_told: Result of `work`.
 
         Raises:
             NoRun: The run is over, as far as this host knows.

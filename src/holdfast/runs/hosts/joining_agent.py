@@ -55,8 +55,8 @@ def serve(
         coordinator: Its address and port.
         token_file: Holds the token; see `placed`.
         say: Tells the user something.
-        address: Of the interface on which workers accept other hosts; by default that of the route
-            to the coordinator.
+        address: Address of the interface on which workers accept other hosts; by default that of
+            the route to the coordinator.
         run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
             default one below `runs/` with the name that it has on the coordinator's host.
         placed: The name of this agent, if an engine has placed it here. Then its token comes from

@@ -66,7 +66,7 @@ class Attendant(Protocol):
         """Keep the result of the run.
 
         Args:
-            summary: What a worker reports at the end; None if the run has failed.
+            summary: Report of a worker at the end; None if the run has failed.
             error: Why it has failed.
         """
 

@@ -58,7 +58,7 @@ class EtcdJournal:
 
     Args:
         settings: The cluster.
-        prefix: What the keys begin with.
+        prefix: Prefix of the keys.
 
     Raises:
         HoldfastError: By all methods, if etcd does not answer.
@@ -211,7 +211,7 @@ class EtcdClient:
     https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/.
 
     Args:
-        settings: Where they are, and how they are trusted.
+        settings: Their addresses and certificates.
 
     Raises:
         JobError: A file of the settings cannot be used.

@@ -57,7 +57,7 @@ class EtcdNode(Node):
 
     Args:
         settings: The cluster.
-        prefix: What the keys of this start of the run begin with.
+        prefix: Prefix of the keys of this start of the run.
         address: Address of this host, for its name.
         first: The first entry of the journal if this host begins the run: it leads at once.
 

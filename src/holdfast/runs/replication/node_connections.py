@@ -43,7 +43,7 @@ class Connections:
     """The connections of one node, in the running event loop.
 
     Args:
-        listener: Where it accepts connections.
+        listener: Socket on which it accepts connections.
         credentials: The agent's.
         on_message: Called with each message that has come.
         on_ended: Called with the name of a node whose process has ended: its host is there, and

@@ -395,7 +395,7 @@ def donors_among(group: Group, holders: Sequence[int]) -> dict[int, int]:
 
     Args:
         group: The members.
-        holders: Those that have the state.
+        holders: Members that have the state.
     """
     donors = {}
     for ranks in _hosts(group):

@@ -33,7 +33,7 @@ class _StandInState:
 
     Attributes:
         values: The stand-ins.
-        states: What is kept for each parameter, by the path of the optimizer that keeps it.
+        states: Values kept for each parameter, by the path of the optimizer that keeps it.
         options: Options of the groups.
     """
 

@@ -451,7 +451,7 @@ def check_divisible(trained: Trained, parallel: ParallelSettings, *, num_models:
 
     Args:
         trained: The model and what belongs to it.
-        parallel: How it is divided.
+        parallel: Division of it.
         num_models: Models that user code has attached.
 
     Raises:

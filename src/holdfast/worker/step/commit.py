@@ -155,7 +155,7 @@ class StepCommitted:
         step: Steps committed before it.
         outcome: Gives what it has come to. It waits for the device that computes the step, and
             raises a NonFiniteError if the run is to stop there.
-        pending: What is known of the outcome if it needs a wait; else None.
+        pending: Facts known of the outcome if it needs a wait; else None.
         requests: Requests to the run that some worker has seen.
         times: Times that each member has measured.
     """

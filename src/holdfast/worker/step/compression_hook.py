@@ -76,8 +76,8 @@ def compression_hook(
     """The hook for a job; None if it does not compress, or there is one worker.
 
     Args:
-        settings: How to compress.
-        parameters: Those that get a gradient.
+        settings: Settings of the compression.
+        parameters: Parameters that get a gradient.
         cap_mib: Size of a bucket; None for DDP's default.
         status: Gets the times of this worker.
     """
@@ -305,7 +305,7 @@ class _PowerSgd:
     workers: it starts again when a run is resumed, or its workers restart.
 
     Args:
-        settings: How to compress.
+        settings: Settings of the compression.
         status: Gets the times of this worker.
     """
 

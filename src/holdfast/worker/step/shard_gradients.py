@@ -41,7 +41,7 @@ class ShardGradients:
         optimizers: Their optimizers.
 
     Attributes:
-        values: What is shown, by parameter; empty outside of a shard.
+        values: Values that are shown, by parameter; empty outside of a shard.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def divide(
         trained: The model, of which this worker has all.
         layout: Layout of all that is trained.
         index: The stage.
-        parallel: How the model is divided.
+        parallel: Division of the model.
 
     Raises:
         JobError: It cannot be divided like this.

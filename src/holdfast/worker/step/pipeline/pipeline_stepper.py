@@ -57,7 +57,7 @@ class PipelineStages:
     """Divides a model, then builds the stepper of the part that is left.
 
     Args:
-        parallel: How it is divided.
+        parallel: Division of it.
     """
 
     def __init__(self, parallel: ParallelSettings) -> None:

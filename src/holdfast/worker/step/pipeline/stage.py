@@ -40,7 +40,7 @@ class Call:
 
     Attributes:
         gradients: Gradients of what the stage has received, once they are computed.
-        outputs: What it has sent; empty on the last stage.
+        outputs: Tensors that it has sent; empty on the last stage.
     """
 
     gradients: list[torch.Tensor | None] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Downstream:
 
     Attributes:
         weight: Weight of the shard; None if the last stage has computed no gradient.
-        roots: Where autograd begins.
+        roots: Tensors at which autograd begins.
         gradients: Their gradients.
     """
 

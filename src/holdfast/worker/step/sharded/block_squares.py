@@ -98,7 +98,7 @@ class BlockSquares:
         """The 2-norm of the gradient.
 
         Args:
-            of_names: What this worker holds of each parameter's gradient, flat; None is zero.
+            of_names: Part that this worker holds of each parameter's gradient, flat; None is zero.
         """
         gradients = [of_names[name] for name in self._layout.parameter_names]
         received = self._swap(gradients)

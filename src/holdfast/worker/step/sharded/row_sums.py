@@ -41,7 +41,7 @@ class Exchanges(Protocol):
         exchange begins.
 
         Args:
-            sent: What this one sends.
+            sent: Rows that this one sends.
         """
         ...
 
@@ -124,7 +124,7 @@ class RowSums:
     """The sums of one worker's rows of all units.
 
     Args:
-        units: How the parameters of each unit are cut.
+        units: Cuts of the parameters of each unit.
         rank: This worker.
         num_workers: Workers that divide the model.
         num_leaves: Leaves of the tree, a multiple of the workers.
@@ -178,7 +178,7 @@ class RowSums:
         Args:
             unit: The unit.
             gradients: Gradients of all rows of its parameters.
-            scale: What they are multiplied by, unless it is 1.
+            scale: Factor that they are multiplied by, unless it is 1.
         """
         self._missing.remove(unit)
         self._complete()

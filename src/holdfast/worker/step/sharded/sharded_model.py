@@ -44,7 +44,7 @@ class ShardedModel:
         context: Context of the worker.
 
     Attributes:
-        trained: What this worker holds.
+        trained: The part that this worker holds.
 
     Raises:
         JobError: It cannot be divided.
@@ -227,7 +227,7 @@ def _own_part(trained: Trained, layout: Layout, of_ranks: Sequence[Cuts], rank: 
     Args:
         trained: The model and its optimizers.
         layout: Layout of the whole state.
-        of_ranks: What each worker holds of each parameter.
+        of_ranks: Rows that each worker holds of each parameter.
         rank: The worker.
 
     Raises:
