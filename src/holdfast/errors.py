@@ -29,7 +29,7 @@ from traceback import FrameSummary, TracebackException
 from typing import Final
 
 _OWN_FILES: Final = __file__.removesuffix("errors.py")
-"""What the paths of holdfast's own files begin with."""
+"""Prefix of the paths of holdfast's own files."""
 _PYTHONS_FILES: Final = traceback.__file__.removesuffix("traceback.py")
 
 

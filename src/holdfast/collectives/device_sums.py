@@ -43,7 +43,7 @@ from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 
 PIECE_BYTES: Final = 16 << 20
-"""What is added at a time: it bounds the memory for sums of others."""
+"""Bytes that are added at a time: this bounds the memory for sums of others."""
 
 
 @dataclass(frozen=True, slots=True)

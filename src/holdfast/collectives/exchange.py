@@ -32,7 +32,7 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.errors import ProtocolError
 
 AHEAD: Final = 4
-"""How many blocks of one host may wait until those of the others have come."""
+"""Blocks of one host that may wait until those of the others have come."""
 Cells = Sequence[Sequence[Sequence[int]]]
 """The blocks of each host and lane."""
 Transfer = Callable[[Mapping[Place, tuple[Buffers, Buffers]]], None]

@@ -33,13 +33,13 @@ SPINS: Final = 200
 """Checks before sleeping: some 10 µs, about what a sleep and a wake cost."""
 
 MAX_RANKS_SHOWN: Final = 8
-"""How many ranks an error names that do the same."""
+"""Most ranks that do the same and are named in an error."""
 
 _STEPS: Final = 1 << 48
 """A barrier's word is its tag, times this, plus its step."""
 
 _FRAME: Final = struct.Struct("=Qq?")
-"""What a leader sends first: its count of barriers, its word, and whether there are payloads."""
+"""First words of a leader: its count of barriers, its word, and whether there are payloads."""
 _LEADERS_LANE: Final = 0
 
 

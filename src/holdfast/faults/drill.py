@@ -39,7 +39,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 CHECKPOINTS: Final = 8
-"""How many a trial writes, so that there is one to restart from at any step."""
+"""Checkpoints that a trial writes, so that there is one to restart from at any step."""
 OTHER_WEIGHTS: Final = "other weights than the reference run"
 
 

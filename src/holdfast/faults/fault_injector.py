@@ -175,7 +175,7 @@ class FaultInjector:
 
 
 AHEAD_STEPS: Final = 16
-"""How long before its step a fault is requested: more steps than pass between two looks."""
+"""Steps by which a fault is requested before its own: more than pass between two looks."""
 
 _IN_PROCESS: Final = {
     "exit": InProcessFault.EXIT,
@@ -191,7 +191,7 @@ _MISSING: Final = {
     "flip": "computed only zero gradients",
     "disk-full": "wrote no checkpoint",
 }
-"""What a worker did not do, so that it did not reach the failpoint."""
+"""Words for what a worker did not do, so that it did not reach the failpoint."""
 
 
 class PendingFault:

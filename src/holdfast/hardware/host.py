@@ -24,7 +24,7 @@ from holdfast.hardware.profile_file import PROFILE
 from holdfast.linux.host_memory import available, total_bytes
 
 TIMEOUT_S: Final = 120.0
-"""How long importing torch and measuring may take."""
+"""Time that importing torch and measuring may take."""
 
 
 def profile_here(folder: Path) -> HostProfile:
@@ -81,15 +81,15 @@ def _measured(words: Sequence[str]) -> HostProfile:
 
 
 BLOCK_BYTES: Final = 1 << 20
-"""How much is written or read at a time."""
+"""Bytes that are written or read at a time."""
 FILE_BYTES: Final = 512 << 20
 """The largest file; a slow disk gets a smaller one."""
 FREE_SHARE: Final = 0.1
-"""How much of the free space the file takes at most."""
+"""Most of the free space that the file takes."""
 LIMIT_S: Final = 1.0
-"""How long writing, reading and small writes each take at most."""
+"""Most time of writing, of reading and of small writes."""
 SYNCS: Final = 200
-"""How many small writes are made at most."""
+"""Most small writes that are made."""
 SMALL_BYTES: Final = 4096
 
 

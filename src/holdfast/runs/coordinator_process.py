@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from holdfast.runs.replication.host_node import Node
 
 SOCKET: Final = "coordinator.sock"
-"""Where it listens, in the run's directory; only its owner may connect."""
+"""Socket on which it listens, in the run's directory; only its owner may connect."""
 SHUTDOWN_TIMEOUT_S: Final = 15.0
-"""How long processes may take to leave once the run is over, seconds."""
+"""Time that processes may take to leave once the run is over, seconds."""
 ABORT_TIMEOUT_S: Final = 3.0
-"""How long a run on several hosts may take to be over once it was aborted, seconds."""
+"""Time that a run on several hosts may take to be over once it was aborted, seconds."""
 SCALE_TIMEOUT_S: Final = 300.0
 """Time that new workers may take until they train."""
 

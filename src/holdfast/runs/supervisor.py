@@ -47,12 +47,12 @@ from holdfast.runs.hosts.hosts import Hosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
-"""How often progress is shown and controls are looked at, seconds."""
+"""Interval at which progress is shown and controls are looked at, seconds."""
 
 LEAVE_TIMEOUT_S: Final = 30.0
-"""How long another host may take to take over the coordinator of one that leaves."""
+"""Time that another host may take to take over the coordinator of one that leaves."""
 IDLE_STOP_S: Final = 5.0
-"""How long a training function may take to come to its first step, once the run is to stop."""
+"""Time that a training function may take to come to its first step, once the run is to stop."""
 _BEFORE_STEPS: Final = {"starting", "evaluate"}
 
 

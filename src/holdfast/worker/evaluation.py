@@ -38,9 +38,9 @@ Measure = Callable[[nn.Module, Batch], Any]
 """Measures a batch, for a tally."""
 
 MAX_STATE_BYTES: Final = 1 << 30
-"""How much the states of all ranges may take."""
+"""Most bytes of the states of all ranges."""
 MAX_RESULTS_BYTES: Final = 1 << 16
-"""How much the results may take as JSON: they are sent to replacements and kept in checkpoints."""
+"""Most bytes of the results as JSON: they are sent to replacements and kept in checkpoints."""
 
 _STOPPED: Final = (1 << 63) - 1
 """In place of the size of its states: a member has left the evaluation, because the run stops."""

@@ -29,12 +29,12 @@ from holdfast.runs.run import LaunchOptions
 
 KEY: Final = "shards=auto"
 DOUBLINGS: Final = 5
-"""How often the fewest shards are doubled."""
+"""Times that the fewest shards are doubled."""
 TIE: Final = 0.02
-"""How much faster fewer shards must be: more of them stay divisible when a speed changes, and allow
+"""Least gain of fewer shards: more of them stay divisible when a speed changes, and allow
 more workers when the run is resumed."""
 WORSE: Final = 0.05
-"""How much slower than the best so far a step must be to try no more shards."""
+"""Share by which a step is slower than the best so far if no more shards are tried."""
 
 OF_SHARDS: Final = ("data", "forward", "backward", "collect")
 """Phases that every shard has."""

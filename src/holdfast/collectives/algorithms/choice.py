@@ -35,7 +35,7 @@ ALGORITHMS: Final = MappingProxyType[str, Algorithm](
 """The algorithms by name, as the values of the job key `collective`."""
 
 PROBES: Final = 4
-"""How often a link is measured; the fastest counts, since other processes only slow it down."""
+"""Measurements of a link; the fastest counts, since other processes only slow it down."""
 PROBE_BYTES: Final = 256 << 10
 """Size of a long message."""
 _TIMES: Final = struct.Struct("=4d")

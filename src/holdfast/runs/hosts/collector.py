@@ -33,9 +33,9 @@ from holdfast.wire.coordinator_channel import CoordinatorChannel, answer_of
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.3
-"""How often the checkpoints are looked at."""
+"""Interval at which the checkpoints are looked at."""
 OFFER_TIMEOUT_S: Final = 5.0
-"""How long an answer to an offer may take; at the end, how long the coordinator may be away."""
+"""Time that an answer to an offer may take; at the end, that the coordinator may be away."""
 MAX_DELAY_S: Final = 10.0
 _DONE: Final = (OfferResult.STORED, OfferResult.NO_SPACE)
 

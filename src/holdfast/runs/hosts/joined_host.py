@@ -75,18 +75,18 @@ Serving: TypeAlias = Callable[[Path, Say], AbstractContextManager[None]]
 """Serves the metrics of a run directory of this host while its context is open."""
 
 REJOIN_TIMEOUT_S: Final = 5.0
-"""How long to wait for it once the agent has ended as it was told: the run may be over."""
+"""Time to wait for it once the agent has ended as it was told: the run may be over."""
 LOST_REJOIN_TIMEOUT_S: Final = 60.0
 """The same once the agent was lost: the run continues, maybe with a coordinator that moves now."""
 CLAIM_TIMEOUT_S: Final = 15.0
-"""How long an agent that an engine has placed waits for what other runs use."""
+"""Time that an agent which an engine has placed waits for what other runs use."""
 TRY_TIMEOUT_S: Final = 1.0
 """The same for one try: another host may have taken over the coordinator meanwhile."""
 FETCH_TRY_S: Final = 5.0
-"""How long one try to get the job may take, of `FETCH_TIMEOUT_S`."""
+"""Time that one try to get the job may take, of `FETCH_TIMEOUT_S`."""
 TICK_S: Final = 0.1
 HELD_TIMEOUT_S: Final = 660.0
-"""How long to wait for a run directory that another agent holds: one without a coordinator ends
+"""Time to wait for a run directory that another agent holds: one without a coordinator ends
 within ten minutes.
 """
 _HELD: Final = (
@@ -94,7 +94,7 @@ _HELD: Final = (
     "end it; this one waits for that"
 )
 LEAVE_TIMEOUT_S: Final = 10.0
-"""How long the coordinator may take to continue without a host that leaves."""
+"""Time that the coordinator may take to continue without a host that leaves."""
 ENDED: Final = "the agent was ended; the run continues without this host"
 
 

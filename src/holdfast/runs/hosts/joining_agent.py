@@ -29,7 +29,7 @@ from holdfast.runs.hosts.succession import Attend
 from holdfast.wire.join import NoRun, join
 
 JOIN_TIMEOUT_S: Final = 60.0
-"""How long to wait for a coordinator at first."""
+"""Time to wait for a coordinator at first."""
 PLACED_TIMEOUT_S: Final = 20.0
 """The same if an engine has placed the agent: its coordinator is there. The agent then ends early,
 so that a run whose coordinator cannot be reached says that, and ends.

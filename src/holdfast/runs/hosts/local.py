@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.runs.coordinator_process import CoordinatorProcess
 
 REAP_TIMEOUT_S: Final = 1.0
-"""How long the end of a fork server may come after that of an agent which has lost it."""
+"""Time within which a fork server ends after an agent that has lost it."""
 
 
 class LocalHost:

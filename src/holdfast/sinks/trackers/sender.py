@@ -35,7 +35,7 @@ MAX_RETRY_S: Final = 30.0
 NICE: Final = 10
 """Priority of the threads and what they start: workers of the same host come first."""
 _PACKAGES: Final = ("holdfast", "torch", "numpy")
-"""Those whose versions a tracker is told."""
+"""Packages whose versions a tracker gets."""
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5

@@ -33,7 +33,7 @@ from holdfast.worker.process_groups.interface import has_own_gpu, set_interface
 from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 
 ABORT_TIMEOUT_S: Final = 1.0
-"""How long the end of a process group may take before the worker ends itself."""
+"""Time that the end of a process group may take before the worker ends itself."""
 TIMEOUT: Final = timedelta(days=365)
 """Limit of waits in a library, above any of the worker's own."""
 CONNECTING: Final = "connecting the devices of workers"
@@ -46,7 +46,7 @@ NCCL_VARIABLES: Final = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
 }
-"""What keeps PyTorch from ending the process, and from blocking it, when another worker is lost."""
+"""Variables that keep PyTorch from ending or blocking the process when another worker is lost."""
 _UNUSED_TAG: Final = 1
 
 T = TypeVar("T")

@@ -31,9 +31,9 @@ from holdfast.worker.step.shard_work import PartialSums
 
 _OTHER_BITS: Final = -1
 _SAME_BITS: Final = 0
-"""What a worker may find. A shard's number plus one: the same bits, which are not finite."""
+"""Findings of a worker. A shard's number plus one: the same bits, which are not finite."""
 _NAMED: Final = 4
-"""How many shards a message names."""
+"""Most shards that a message names."""
 
 
 class Recheck:

@@ -19,7 +19,7 @@ from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 
 _AGAIN: Final = 2
-"""How often another bottleneck must be found before it is written down."""
+"""Times that another bottleneck must be found before it is written down."""
 
 
 class Breakdown:

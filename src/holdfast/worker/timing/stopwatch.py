@@ -21,7 +21,7 @@ from holdfast.linux import host_memory
 from holdfast.linux.control_groups import Throttling
 
 MEMORY_EVERY_S: Final = 1.0
-"""How often the memory in use is looked at."""
+"""Interval at which the memory in use is looked at."""
 _WORDS: Final = [Word.PHASE_TIMES + Phase[name.upper()] for name in PHASES]
 _OPTIMIZER: Final = Word.PHASE_TIMES + Phase.OPTIMIZER
 _WAITS: Final = [Word.PHASE_TIMES + phase for phase in (Phase.WAIT, Phase.WAIT_REDUCE)]

@@ -38,7 +38,7 @@ SCHEDULE: Final = "schedule"
 """Names of what `UserState.follow` adds."""
 _DIGEST_BYTES: Final = 7
 _NAMED: Final = 200
-"""How many characters of a value a message shows."""
+"""Characters of a value that a message shows."""
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ INTERVAL_S: Final = 5.0
 MAX_INTERVAL_S: Final = 60.0
 """Between two messages of a host."""
 TIMEOUT_S: Final = 5.0
-"""How long the controller may take to answer."""
+"""Time that the controller may take to answer."""
 _URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 _TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 _AUTHORITY: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"

@@ -31,7 +31,7 @@ from holdfast.worker.step.pipeline.model_parts import OwnParts
 from holdfast.worker.step.pipeline.stage_messages import MessageKind, StageMessages
 
 Value = torch.Tensor | tuple[torch.Tensor, ...]
-"""What passes from one part to the next."""
+"""Value that passes from one part to the next."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -202,9 +202,9 @@ def _strided(elements: torch.Tensor, strides: list[int]) -> torch.Tensor:
 
 
 LOOK_S: Final = 1.0
-"""How often the thread looks."""
+"""Interval at which the thread looks."""
 LOOKS: Final = 5
-"""How often a sender is seen at a barrier: what it sent before that arrives meanwhile."""
+"""Times that a sender is seen at a barrier: what it sent before that arrives meanwhile."""
 
 
 class ReceiveWatch:

@@ -32,7 +32,7 @@ _LEAST: Final = 1 << 14
 """The least number of elements that are gathered by themselves: an exchange costs time, too."""
 
 Means = Mapping[str, torch.Tensor | None]
-"""What a worker holds of the gradient of each parameter, flat; None where no shard used it."""
+"""Part that a worker holds of the gradient of each parameter, flat; None where no shard used it."""
 
 
 class ShardedModel:
@@ -187,7 +187,7 @@ def _refuse(*_: object) -> None:
 
 
 Cuts = Mapping[str, Held]
-"""What this worker holds of each parameter, by name."""
+"""Rows that this worker holds of each parameter, by name."""
 
 
 def _check_divisible(trained: Trained, words: str) -> None:
