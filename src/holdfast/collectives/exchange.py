@@ -10,7 +10,7 @@ are added as on one host.
 
 An outline says which nodes follow and what they weigh. That is known before the last shard has its
 gradient, so blocks can be exchanged while a backward pass computes others. A contribution carries
-the rest, which is small: losses, flags, and what each worker brings for the others. All lengths
+the rest, which is small: losses, flags, and the vote, digest and times of each worker. All lengths
 follow from the two.
 """
 

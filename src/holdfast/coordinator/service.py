@@ -112,7 +112,7 @@ class RunService:
         self._scaled = 0  # workers that a command has asked for last
 
     async def serve(self, address: str, public: str = "", lost: Sequence[str] = ()) -> None:
-        """Serve until the run has ended and a command that was told so disconnects.
+        """Serve until the run has ended and one command has read the end.
 
         Args:
             address: The address in gRPC's notation, for this host.

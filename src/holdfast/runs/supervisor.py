@@ -1,4 +1,4 @@
-"""RunSupervisor: brings one run to its end, and replaces control processes and hosts that are lost.
+"""RunSupervisor: supervises a run to its end; replaces control processes and hosts that are lost.
 
     this process ── run requests ─▶ coordinator ◀── statuses ────── agent ──▶ workers
                  ◀─ run states ────             ── desired states ─▶

@@ -11,7 +11,7 @@ for a worker that gets all of it from another one or from a checkpoint:
     └ UserValues    what user code keeps       worker.membership.worker_state
 
 A commit begins new `Evaluations` and a new `Followup`. The whole of it travels in the header of a
-state transfer, and what a later life of the run needs is written to the manifest of a checkpoint.
+state transfer, and what a later attempt needs is written to the manifest of a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Evaluations:
         metrics: The newest results, by name.
         best: The best evaluation so far, if the job selects one.
         previous_best: The best evaluation before the newest step.
-        before_loop: Results before the first step of this life of the run, in order.
+        before_loop: Results before the first step since this attempt started, in order.
         results: Results since the newest step, in order.
         calls: Number of `results` that this worker has asked for.
     """
@@ -183,7 +183,7 @@ class Progress:
         self.followup = Followup(pending=True, requests=requests)
 
     def settle(self, record: dict[str, Any], outcome: StepOutcome) -> None:
-        """Note what the newest step has come to, also in its metrics line."""
+        """Note the outcome of the newest step, also in its metrics line."""
         if self.loss_scale is not None:
             record["scale"] = self.scale
             self.loss_scale = self.loss_scale.after(is_finite=not outcome.skipped)

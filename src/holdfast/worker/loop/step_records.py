@@ -71,7 +71,7 @@ class StepRecords:
             self._progress.pending = {"record": record, "outcome": asdict(committed.pending)}
 
     def settle(self) -> None:
-        """Note what the newest step has come to; waits for the device.
+        """Note the outcome of the newest step; waits for the device.
 
         Raises:
             NonFiniteError: Its gradient is not finite, and the run is to stop.

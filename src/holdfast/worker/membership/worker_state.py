@@ -168,7 +168,7 @@ class WorkerState:
         self._user_state.follow(name, followed)
 
     def release(self) -> None:
-        """Let user code have the model to itself: nothing that it changes is state from now on."""
+        """Stop tracking the model: nothing that user code changes is state from now on."""
         self._buffers.release()
         self._replica.release()
         self._is_released = True

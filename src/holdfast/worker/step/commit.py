@@ -153,7 +153,7 @@ class StepCommitted:
 
     Attributes:
         step: Steps committed before it.
-        outcome: Gives what it has come to. It waits for the device that computes the step, and
+        outcome: Gives its outcome. It waits for the device that computes the step, and
             raises a NonFiniteError if the run is to stop there.
         pending: Facts known of the outcome if it needs a wait; else None.
         requests: Requests to the run that some worker has seen.

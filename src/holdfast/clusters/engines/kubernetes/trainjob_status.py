@@ -141,7 +141,7 @@ class TrainJobStatus:
             self._post(status_of(progress, self._left_s(progress)))
 
     def _left_s(self, progress: WorkerProgress) -> float | None:
-        """The seconds that are left, by the pace of late; None if that is not known."""
+        """Estimated time remaining at the recent step rate, seconds; None if that is not known."""
         if progress.step == progress.total_steps:
             return 0.0
         rate = self._rate()

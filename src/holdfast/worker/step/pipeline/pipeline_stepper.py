@@ -269,7 +269,7 @@ class PipelineStepper:
         self._sums.sets[shard.number].begin(gradients, shard.weight, loss)
 
     def _publish(self, step: int, mean: GradientSet, vote: CommitVote) -> Reduced:
-        """Show the others what this stage brings to a step; returns what all bring.
+        """Show the others the part of this stage in a step; returns the parts of all.
 
         Raises:
             Aborted: The generation is over.
