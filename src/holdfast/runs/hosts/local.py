@@ -1,4 +1,13 @@
-"""Local hosts: agents as children of this process, with workers that a fork server forks."""
+"""Local hosts: agents as children of this process, with workers that a fork server forks.
+
+A host is STARTING until the fork server has imported torch: then its agent can fork workers, and it
+is UP. It has LEFT if the agent ends as it was told, and is LOST if the agent or the fork server
+ends otherwise.
+
+If the agent ends, the fork server kills its workers, and the host is closed once all of them are
+gone: the host in its place needs their memory and GPUs. If the fork server ends, the workers and
+the agent end with it. All of that counts as one failure, and both are started again.
+"""
 
 from __future__ import annotations
 
