@@ -24,8 +24,7 @@ from holdfast.arena.replica import KEPT
 from holdfast.arena.state_dicts import EXTRA_STATE, THE_MODEL, extra_entries, plain_name
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.exports.unlock import unlocked
-from holdfast.checkpoint.find import find_checkpoint, manifest_of
+from holdfast.checkpoint.find import find_checkpoint, manifest_of, unlocked
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
 from holdfast.errors import CheckpointError, JobError
