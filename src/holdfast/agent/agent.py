@@ -4,8 +4,8 @@
                 ◀─ status ─────────     ▲
                                         └── halted, finished, exited ── workers, fork server
 
-It has no training state: that is in the arena and in the workers. All decisions are those of
-`core.agent`; here is how they are performed, and where its events come from.
+It has no training state: that is in the arena and in the workers. Decisions are made in `core`;
+here is how they are performed, and where events come from.
 
 Loop. One thread waits for whichever comes first: a desired state, a message of a worker, an exit,
 the result of a checkpoint or a probe, or the machine's next deadline. What may take long is done

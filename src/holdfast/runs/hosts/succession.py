@@ -16,7 +16,7 @@ has the whole journal, so it lets the hosts report and continues (`core.coordina
 this command also shows and stores the progress of the run, as that of the first host did. A
 coordinator that ends is started again.
 
-Another host leads again. The coordinator here ends, and its agents find the new one.
+This host leads no longer. The coordinator here ends, and agents look for that of the next leader.
 
 The run is over. The host of the coordinator stores the result. One that leaves before has another
 host elected first, if there is one. If this host cannot start a coordinator, its command ends with
