@@ -106,9 +106,9 @@ def table() -> list[tuple[str, float, float]]:
     outside = sum(size for name, size in sizes.items() if name not in in_runs)
     benchmarks = sum(len(lines_of(name)) for name in sources("holdfast_bench"))
     return [
-        ("lines of the product", sum(sizes.values()), 92_980),
+        ("lines of the product", sum(sizes.values()), 92_990),
         ("  of these in no process of a run", outside, 24_060),
-        ("lines of the benchmarks", benchmarks, 19_260),
+        ("lines of the benchmarks", benchmarks, 19_410),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 193),
         ("most lines of a module", max(sizes.values()), 500),

@@ -26,6 +26,11 @@ from holdfast.rundir.json_lines import EventLog
 LAYOUT = layout_of(width=4)
 
 
+@pytest.fixture(autouse=True)
+def _reads_all(monkeypatch):
+    monkeypatch.setattr(retention, "REST", 0)
+
+
 @pytest.fixture
 def log(tmp_path):
     with EventLog(tmp_path / "events.jsonl") as events:
@@ -235,6 +240,34 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_quarantined(root, log, tmp_
     with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
         checkpoints.delete_old()
     assert steps(root) == [3]
+
+
+class ReadStorage(Storage):
+    """Notes which checkpoints are read back."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.was_read = set()
+
+    def read(self, name, file, start, into, *, cached=True):
+        super().read(name, file, start, into, cached=cached)
+        if file != MANIFEST:
+            self.was_read.add(name)
+
+
+def test_where_reading_costs_too_much_the_newest_verified_one_is_kept_too(root, log, monkeypatch):
+    monkeypatch.setattr(retention, "REST", 1e9)
+    storage = ReadStorage(root)
+    with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
+        commit(checkpoints, root, 1)
+        while not storage.was_read:
+            time.sleep(0.001)
+        for step in (2, 3, 4):
+            commit(checkpoints, root, step)
+        while steps(root) != [4, 1]:
+            time.sleep(0.001)
+        assert storage.was_read == {"step-00000001"}
+    assert steps(root) == [4], "all is verified at the end of a run"
 
 
 def test_an_unexpected_error_is_reported_and_does_not_end_retention(root, log, tmp_path):

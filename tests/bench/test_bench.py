@@ -18,6 +18,7 @@ from conftest import wait_until
 from holdfast.collectives.algorithms.choice import ALGORITHMS
 from holdfast_bench import recovery
 from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.sizes import CHANGES
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +134,14 @@ def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links
     assert rows["gloo"]["speed_of_gloo"] == 1
     assert all(row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"] for row in rows.values())
     assert {"time_of_order_free", "of_line"} <= rows["holdfast"].keys()
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(Namespaces.what_is_missing()), reason=Namespaces.what_is_missing())
+def test_steps_stand_still_for_seconds_at_most_while_hosts_and_workers_change():
+    rows = json.loads(bench("sizes", "--workloads", "small", "--rounds", "1", "--json"))["rows"]
+    assert [row["change"] for row in rows] == list(CHANGES)
+    assert all(0 < row["seconds"]["median"] < 60 for row in rows)
 
 
 @pytest.mark.soak

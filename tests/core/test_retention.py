@@ -36,7 +36,8 @@ def run(conditions, last, best=None, every=0, pins=(), verify_all=True):
         step: FoundCheckpoint(name=str(step), step=step, is_pinned=step in pins)
         for step in sorted(conditions, reverse=True)
     }
-    verified, policy = [], RetentionPolicy(last=last, every=every)
+    policy = RetentionPolicy(last=last, every=every, has_best=best is not None)
+    verified = []
     while True:
         decision = decide(list(found.values()), policy, verify_all=verify_all)
         if decision.verify is None:
@@ -110,6 +111,28 @@ def test_one_of_the_newest_is_verified_where_not_all_are():
     assert run(conditions, 3, verify_all=False) == ([4, 3, 2], [4], True)
     assert run(conditions | {4: "bad"}, 2, verify_all=False) == ([4, 3, 2], [4, 3], True)
     assert run(dict.fromkeys(conditions, "bad"), 2, verify_all=False)[0] == [4, 3, 2, 1]
+
+
+def found_with(verified, last, best=None):
+    """Checkpoints 1 to `last`, of which one was verified before."""
+    steps = range(last, 0, -1)
+    found = {step: FoundCheckpoint(name=str(step), step=step) for step in steps}
+    known = {"condition": Condition.VERIFIED, "best_step": best}
+    found[verified] = replace(found[verified], **known)
+    return list(found.values())
+
+
+def test_where_reading_costs_too_much_the_newest_verified_one_stays_as_well():
+    policy = RetentionPolicy(last=2)
+    has_best = RetentionPolicy(last=2, has_best=True)
+    decision = decide(found_with(1, 5), policy, verify_all=False)
+    assert (decision.verify, decision.delete, decision.has_verified) == (None, ("3", "2"), True)
+    assert decide(found_with(1, 5), policy).verify == "5"
+    # Among those that were not read there may be a better evaluation.
+    assert decide(found_with(1, 5), has_best, verify_all=False).verify == "5"
+    assert decide(found_with(1, 5, best=1), has_best, verify_all=False).verify == "5"
+    decision = decide(found_with(4, 5, best=4), has_best, verify_all=False)
+    assert decision.delete == ("3", "2", "1")
 
 
 def test_what_is_deleted_is_older_than_a_verified_one_that_is_kept():

@@ -171,6 +171,7 @@ class WriterHandle:
         spec = WriterSpec(
             run_dir=str(self._run.directory),
             settings=self._run.job.checkpoint,
+            retention=self._run.job.retention,
             where=dict(self._run.where),
         )
         path = self._run.directory / "logs" / "writer.log"

@@ -34,7 +34,7 @@ class Pruning:
 class Pruner:
     """Applies retention to the checkpoints of a run, in the thread of its caller.
 
-    Each checkpoint is read once, however often it is asked for.
+    Each checkpoint is read once, however often it is asked for: later its manifest is enough.
 
     Args:
         store: The checkpoints.
@@ -54,7 +54,7 @@ class Pruner:
         self._policy = policy
         self._report = report
         self._advance = advance
-        self._verified: set[str] = set()  # digests of manifests
+        self._verified: dict[str, str] = {}  # digests of manifests, by name
 
     def plan(self, *, verify_all: bool = True) -> Pruning:
         """Read back what must be known, and say what is to be done; changes nothing.
@@ -71,6 +71,8 @@ class Pruner:
             name: FoundCheckpoint(name=name, step=names.step_of(name), is_pinned=name in pinned)
             for name in self._store.committed()
         }
+        for known in self._verified.keys() & checkpoints.keys():
+            checkpoints[known] = self._verify(checkpoints[known], corrupt)
         # Each verification may change what is kept, and so what must be verified next.
         while True:
             found = [*checkpoints.values()]
@@ -97,7 +99,7 @@ class Pruner:
                 self._report(now)
 
     def _verify(self, checkpoint: FoundCheckpoint, corrupt: list[Damage]) -> FoundCheckpoint:
-        examined = examine(self._store, checkpoint.name, self._advance, self._verified)
+        examined = examine(self._store, checkpoint.name, self._advance, self._verified.values())
         if examined.damage:
             damage = examined.damage[0]
             if damage.is_corrupt:
@@ -109,7 +111,7 @@ class Pruner:
         manifest = examined.manifest
         assert manifest is not None
         # A checkpoint never changes, so it need not be read again.
-        self._verified.add(manifest.sha256)
+        self._verified[checkpoint.name] = manifest.sha256
         return replace(checkpoint, condition=Condition.VERIFIED, best_step=manifest.best.kept_step)
 
     def _quarantine(self, event: Damage) -> Damage | None:

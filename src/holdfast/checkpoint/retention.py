@@ -27,8 +27,8 @@ CLOSE_S: Final = 3.0
 """Time that the work that is left at the end of the run may take."""
 REST: Final = 50
 """Reading checkpoints back takes training some time, even at the lowest priority. After all of the
-newest were verified, so many times as long passes until they are again; until then one of the
-newest is enough to delete what is older."""
+newest were verified, so many times as long passes until they are again; until then the newest of
+these stays, and others are deleted unread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,7 @@ class Retention:
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: it is the end
         self._deadline = math.inf
         self._rests_until = -math.inf
+        self._has_unread = False
         self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,17 +85,23 @@ class Retention:
 
     def _work(self) -> None:
         while self._requests.get():
-            try:
-                self._pass()
-            except _TimeIsUp:
-                continue
-            except Exception as error:  # noqa: BLE001  # the thread outlives it
-                self._report_once(RetentionFailed(reason=f"{type(error).__name__}: {error}"))
+            self._try()
+        if self._has_unread:
+            self._try()
+
+    def _try(self) -> None:
+        try:
+            self._pass()
+        except _TimeIsUp:
+            return
+        except Exception as error:  # noqa: BLE001  # the thread outlives it
+            self._report_once(RetentionFailed(reason=f"{type(error).__name__}: {error}"))
 
     def _pass(self) -> None:
         began = time.monotonic()
         # At the end of the run there is no later pass, so all is verified if time allows.
         verify_all = began >= self._rests_until or self._deadline < math.inf
+        self._has_unread = not verify_all
         self._pruner.carry_out(self._pruner.plan(verify_all=verify_all))
         if verify_all:
             ended = time.monotonic()

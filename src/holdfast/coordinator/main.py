@@ -80,8 +80,7 @@ def _serve(options: argparse.Namespace) -> None:
         if options.collects:
             from holdfast.coordinator.collected_checkpoints import CollectedCheckpoints
 
-            retention = job.checkpoint.retention
-            checkpoints = CollectedCheckpoints(run_dir, options.attempt, retention, log)
+            checkpoints = CollectedCheckpoints(run_dir, options.attempt, job.retention, log)
 
         # With entries in the journal, this coordinator takes over from one that is gone. Its hosts
         # have a few seconds to report: all that takes long on a busy machine is done by now.

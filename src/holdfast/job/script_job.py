@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.job.part import Port, Spec, Workers
 from holdfast.job.run_keys import RunKeys, changed_key
 from holdfast.job.settings import CheckpointSettings
@@ -47,6 +48,7 @@ class ScriptJob(RunKeys):
     """Port of the store through which process groups meet, on rank 0's host; 0 takes a free one."""
 
     checkpoint: ClassVar[CheckpointSettings] = CheckpointSettings(every_steps=0)
+    retention: ClassVar[RetentionPolicy] = checkpoint.retention
     backup: ClassVar[None] = None
     threads_per_worker: ClassVar[int] = 1
     restarts_all: ClassVar[bool] = True

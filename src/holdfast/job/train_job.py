@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem, plan_step
 from holdfast.errors import JobError
@@ -189,6 +191,11 @@ class TrainJob(TrainRequest):
     def keeps_workers(self) -> bool:
         """True if the number of workers cannot change while the run trains."""
         return self.parallel.is_cut
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        """Rule for which checkpoints are kept."""
+        return replace(self.checkpoint.retention, has_best=self.evaluation.best is not None)
 
     @property
     def has_process_groups(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from holdfast.core.checkpoints.retention import RetentionPolicy
 from holdfast.core.placement.shares import Share
 from holdfast.job.settings import CheckpointSettings
 from holdfast.job.spec import Job
@@ -22,13 +23,15 @@ class WriterSpec(Strict):
 
     Attributes:
         run_dir: The run's directory.
-        settings: Name the files of keys, and say which checkpoints are kept.
+        settings: Name the files of keys.
+        retention: Says which checkpoints are kept.
         where: Name of the host in an event, if there are several.
     """
 
     kind: Literal["writer"] = "writer"
     run_dir: str
     settings: CheckpointSettings
+    retention: RetentionPolicy
     where: dict[str, str] = Field(default_factory=dict)
 
 

@@ -50,25 +50,33 @@ class HostsRun(Generic[Hosts]):
         folder: Where the run's directory is made.
         keys: Of the job, without those about hosts.
         network: The job's key.
+        first: Number of hosts that it begins with; by default all.
     """
 
-    def __init__(self, made: Hosts, folder: Path, keys: dict[str, Any], network: str) -> None:
+    def __init__(
+        self, made: Hosts, folder: Path, keys: dict[str, Any], network: str, first: int = 0
+    ) -> None:
         self.made = made
         self.records = RunRecords(folder / "run")
         job = folder / "job.yaml"
         hosts = len(made.numbers)
         run_dir = self.records.run_dir
-        address = made.address(1)
         job.write_text(yaml.safe_dump({**keys, "network": network}))
         if hosts == 1:
             self._started = [made.start(1, "train", job, "--run", run_dir)]
             return
-        where = ["--hosts", hosts, "--address", address, "--run", run_dir]
+        size = f"{first}:{hosts}" if first else hosts
+        where = ["--hosts", size, "--address", made.address(1), "--run", run_dir]
         self._started = [made.start(1, "coordinator", job, *where)]
-        token = run_dir / TOKEN
-        self.wait(token.exists, "the token")
-        join = ["agent", "--join", f"{address}:50051", "--token-file", token]
-        self._started += [made.start(number, *join) for number in made.numbers[1:]]
+        self._token = run_dir / TOKEN
+        self.wait(self._token.exists, "the token")
+        for number in made.numbers[1 : first or hosts]:
+            self.add_agent(number)
+
+    def add_agent(self, number: int) -> None:
+        """Let another host join."""
+        where = ["--join", f"{self.made.address(1)}:50051", "--token-file", self._token]
+        self._started.append(self.made.start(number, "agent", *where))
 
     def wait(self, is_there: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until something has happened.

@@ -128,6 +128,16 @@ _TABLES: Final[tuple[tuple[str, str, str, Row, Columns], ...]] = (
         },
     ),
     (
+        "Many agents and several hosts",
+        "Hosts and workers that change: time between two steps, or from a host's loss to the next.",
+        "sizes",
+        {},
+        {
+            "workload": ("workload", "{}"), "change": ("change", "{}"),
+            "time": ("seconds", "{:.3g} s"),
+        },
+    ),
+    (
         "Failure scenarios",
         "A scenario passes if the weights equal those of a run without a failure, too.",
         "scenarios",

@@ -149,6 +149,13 @@ BENCHMARKS: Final = (
         measured={"ms": "lower"},
     ),
     Benchmark(
+        name="sizes",
+        text="Time for which steps stand still while hosts and workers change.",
+        quick={"workloads": "small", "rounds": "1"},
+        keys=("workload", "change"),
+        measured={"seconds": "lower"},
+    ),
+    Benchmark(
         name="qlora",
         text="QLoRA fine-tuning, and what a job costs.",
         quick={"max-steps": "10", "seq-length": "64", "batch-size": "4"},

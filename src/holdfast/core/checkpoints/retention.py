@@ -3,9 +3,9 @@
 Kept are the newest ones that were read back from the storage and match their digests, that of the
 best evaluation, the first one at or after each multiple of some steps, and those that are pinned.
 Nothing is deleted before all that would outlive it in its place are verified. Where reading them
-would cost training too much, one of the newest is enough for now. A corrupt checkpoint counts for
-nothing. An unreadable one, whose storage reported an error, counts for nothing either,
-and is never deleted: the error may pass.
+would cost training too much, the newest verified one stays as well, and the others go unread.
+A corrupt checkpoint counts for nothing. An unreadable one, whose storage reported an error, counts
+for nothing either, and is never deleted: the error may pass.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ class RetentionPolicy:
     Attributes:
         last: Number of the newest to keep, at least 1.
         every: The first at or after each multiple of so many steps; 0 keeps none for that.
+        has_best: True if the job looks for the best evaluation.
     """
 
     last: int
     every: int = 0
+    has_best: bool = False
 
     def period_of(self, step: int) -> int:
         """The multiple of `every` that `step` comes after; 0 if it is before the first."""
@@ -97,14 +99,16 @@ def decide(
     Args:
         checkpoints: All checkpoints, newest first.
         policy: Rules of the job.
-        verify_all: True to verify all of the newest; False for only one of them.
+        verify_all: True to verify all of the newest; False for only what cannot be left out.
     """
     why_kept = reasons(checkpoints, policy)
     usable = _usable(checkpoints)
-    has_verified = any(each.condition == _VERIFIED for each in usable[: policy.last])
-    verify_last = verify_all or not has_verified
+    verified = next((each for each in usable if each.condition == _VERIFIED), None)
+    # Only the newest ones know the best evaluation; nothing is deleted before it is known.
+    enough = usable[: policy.last] if policy.has_best else usable
+    verify_last = verify_all or verified not in enough
     # Those that nothing keeps. What takes their place must be verified before they go.
-    old = [each for each in usable if each.name not in why_kept]
+    old = [each for each in usable if each.name not in why_kept and each is not verified]
     thinned = {policy.period_of(each.step) for each in old}
     # One at a time, newest first: the result may change what is kept.
     for each in usable:

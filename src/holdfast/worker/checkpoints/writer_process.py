@@ -51,7 +51,7 @@ def run(spec: WriterSpec, arena: Arena, channel: Channel) -> int:
     with (
         EventLog(run_dir / EVENTS) as log,
         Retention(
-            store, settings.retention, lambda event: log_retention_event(log, event, spec.where)
+            store, spec.retention, lambda event: log_retention_event(log, event, spec.where)
         ) as retention,
     ):
         while not channel.at_end:

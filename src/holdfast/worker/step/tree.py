@@ -121,10 +121,10 @@ class TreeStepper:
         """Implements `Stepper.resume`; sums of leaves that moved to another member stay usable."""
         self._recheck = None
         self._ahead.cancel()
+        # The same members may be on other hosts, and then blocks belong to others.
+        self._reducer.assign_blocks()
         is_changed = self._members != self._group.members
-        if is_changed:
-            self._members = self._group.members
-            self._reducer.assign_blocks()
+        self._members = self._group.members
         if self._vectors is not None:
             self._choose(self._vectors, step)
         # The new plan may merge other shards, or leave more partial sums.
