@@ -29,7 +29,7 @@ from hypothesis import settings
 
 import zygote_client
 from cpu_times import CpuTimes
-from holdfast.api.missing_checkpoint_check import accept_older
+from holdfast.api.attended import accept_older_checkpoint
 from holdfast.api.script import run_script
 from holdfast.checkpoint import names
 from holdfast.checkpoint.store import CheckpointStore
@@ -213,7 +213,7 @@ def back_to(run, step):
     for name in store.committed():
         if names.step_of(name) > step:
             store.delete(name)
-    accept_older(run)
+    accept_older_checkpoint(run)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from conftest import wait_until
 from holdfast.errors import HoldfastError
 from holdfast.job.settings import EtcdSettings
-from holdfast.runs.replication.etcd_client import EtcdClient
+from holdfast.runs.replication.etcd_journal import EtcdClient
 
 ETCD = shutil.which("etcd")
 needs_etcd = pytest.mark.skipif(ETCD is None, reason="not installed: etcd (Debian: etcd-server)")

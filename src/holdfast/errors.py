@@ -29,7 +29,7 @@ from traceback import FrameSummary, TracebackException
 from typing import Final
 
 _OWN_FILES: Final = __file__.removesuffix("errors.py")
-"""What the paths of holdfast's own files begin with."""
+"""Prefix of the paths of holdfast's own files."""
 _PYTHONS_FILES: Final = traceback.__file__.removesuffix("traceback.py")
 
 
@@ -50,7 +50,7 @@ class DataError(HoldfastError):
 
 
 class EngineError(HoldfastError):
-    """What places a run's agents cannot do so: too little is free, or it does not answer."""
+    """The engine cannot place a run's agents: too little is free, or it does not answer."""
 
 
 class CheckpointError(HoldfastError):
@@ -110,7 +110,7 @@ class BenchmarkFailed(HoldfastError):
 
 
 class RankTraceback(Exception):
-    """Where user code was on a worker when it raised: the `__cause__` of the run's error.
+    """Position of user code on a worker when it raised: the `__cause__` of the run's error.
 
     Attributes:
         rank: The worker.
@@ -155,7 +155,7 @@ class Aborted(HoldfastError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What it means for a run that a worker has raised an error.
+    """Meaning, for a run, of an error that a worker has raised.
 
     Attributes:
         fatal: It would happen again on any worker: the run ends with this error.

@@ -10,7 +10,7 @@ from holdfast.core.checkpoints.restore_agreement import (
     NothingLeft,
     RestoreAgreement,
     Skipped,
-    Verify,
+    VerifyCandidate,
     whole_on,
 )
 
@@ -84,7 +84,7 @@ def test_a_host_without_checkpoints_takes_part():
 
 def test_what_a_member_does_not_have_it_does_not_skip():
     member = RestoreAgreement([1])
-    assert member.on_offers([1, 3]) == Verify(3, is_held=False)
+    assert member.on_offers([1, 3]) == VerifyCandidate(3, is_held=False)
     assert member.on_digests([NONE, NONE]) == Skipped(is_different=False)
     assert (member.offer, member.skipped) == (1, [])
 

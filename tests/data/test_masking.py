@@ -6,7 +6,7 @@ import torch
 
 from holdfast.data.dataset import generator_for
 from holdfast.data.formats.text import Windows
-from holdfast.data.masking import IGNORE_INDEX, MASK, Masked
+from holdfast.tasks.language import IGNORE_INDEX, MASK, Masked
 
 
 def masked(length=100, count=200):

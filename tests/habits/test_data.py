@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from conftest import back_to, events_of, metrics_of
 from holdfast.errors import JobError
-from holdfast.worker.data_check import note_facts
-from holdfast.worker.progress import Progress
+from holdfast.worker.progress import Progress, note_facts
 
 TASKS = Path(__file__).with_name("data_tasks.py")
 

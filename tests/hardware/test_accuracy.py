@@ -13,7 +13,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from holdfast.hardware import rates
-from holdfast.hardware.disk import measure_disk
+from holdfast.hardware.host import measure_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

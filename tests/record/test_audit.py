@@ -10,9 +10,8 @@ import pytest
 import recorded_run
 from checkpoints import layout_of, save, state_of
 from holdfast.data.loading.order import SampleOrder
-from holdfast.record.audit.audit import audit
+from holdfast.record.audit.audit import audit, check_samples
 from holdfast.record.audit.lineage import lives_of, segments_of
-from holdfast.record.audit.samples import check_samples
 from holdfast.record.audit.statement import Answer
 from holdfast.record.audit.step_checks import Epoch, StepRow, epochs_of
 

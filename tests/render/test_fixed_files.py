@@ -3,8 +3,7 @@
 import yaml
 from rendering import rendered
 
-from holdfast.clusters.render.components import GPU_TAINT, POOL, toleration
-from holdfast.clusters.render.network import MONITORING
+from holdfast.clusters.render.kustomize import GPU_TAINT, MONITORING, POOL, toleration
 from holdfast.clusters.render.pods import METRICS_PORT, OF_CONTAINER
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from checkpoints import layout_of, restore, save, state_of, store_in
 from conftest import events_of, wait_until
+from holdfast.checkpoint import retention
 from holdfast.checkpoint.manifest import Best
 from holdfast.checkpoint.transfer import described, pieces
 from holdfast.coordinator import checkpoint_server, collected_checkpoints
@@ -94,7 +95,8 @@ class Coordinator:
 
 
 @pytest.fixture
-def coordinator(tmp_path):
+def coordinator(tmp_path, monkeypatch):
+    monkeypatch.setattr(retention, "REST", 0)  # nothing is kept because it was read before
     with closing(Coordinator(tmp_path)) as started:
         yield started
 

@@ -19,8 +19,7 @@ from holdfast.coordinator.replicated_journal import (
 from holdfast.core.actions import RunEnded
 from holdfast.errors import HoldfastError, JobError
 from holdfast.job.settings import EtcdSettings
-from holdfast.runs.replication.etcd_client import EtcdClient, encoded
-from holdfast.runs.replication.etcd_journal import EtcdJournal
+from holdfast.runs.replication.etcd_journal import EtcdClient, EtcdJournal, encoded
 from holdfast.runs.replication.etcd_node import EtcdNode
 
 pytestmark = [pytest.mark.slow, needs_etcd]

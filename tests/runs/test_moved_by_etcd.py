@@ -78,7 +78,7 @@ class Cluster:
 LIST = """
 import sys
 from holdfast.job.settings import EtcdSettings
-from holdfast.runs.replication.etcd_client import EtcdClient, decoded, encoded
+from holdfast.runs.replication.etcd_journal import EtcdClient, decoded, encoded
 
 etcd = EtcdClient(EtcdSettings.model_validate_json(sys.argv[1]))
 below = {"key": encoded("/holdfast/"), "range_end": encoded("/holdfast0"), "keys_only": True}

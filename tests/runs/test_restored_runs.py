@@ -7,7 +7,7 @@ import pytest
 from backups import FakeRun
 from checkpoints import store_in
 from conftest import events_of
-from holdfast.api.missing_checkpoint_check import check_newest
+from holdfast.api.attended import check_newest
 from holdfast.errors import CheckpointError, JobError
 from holdfast.rundir.run_directory import RunDirectory, run_id_of
 from holdfast.sinks.backup.restore import restore

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from checkpoints import layout_of, save, state_of, store_in
-from holdfast.api.missing_checkpoint_check import accept_older, check_newest
+from holdfast.api.attended import accept_older_checkpoint, check_newest
 from holdfast.errors import JobError
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
@@ -98,19 +98,19 @@ def test_what_was_accepted_once_stays_accepted(run):
 
 def test_what_the_user_has_accepted_is_no_loss(run):
     lose(run, 20)
-    accept_older(run)
+    accept_older_checkpoint(run)
     check_newest(run)
     lose(run, 10)
     with pytest.raises(JobError, match="the checkpoint of step 10"):
         check_newest(run)
-    accept_older(run)
+    accept_older_checkpoint(run)
     check_newest(run)
 
 
 def test_a_storage_that_cannot_be_listed_is_no_loss_either(run):
     (run / "checkpoints").rename(run / "away")
     (run / "checkpoints").symlink_to("checkpoints")
-    for check in (check_newest, accept_older):
+    for check in (check_newest, accept_older_checkpoint):
         with pytest.raises(JobError, match=r"checkpoints cannot be read: .*; make the storage"):
             check(run)
 

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.arena.memory import Arena, Phase, Word
 from holdfast.arena.worker_status import WorkerStatus
-from holdfast.worker.script.collective_times import CollectiveTimes
+from holdfast.worker.script.runner import CollectiveTimes
 
 
 @pytest.fixture

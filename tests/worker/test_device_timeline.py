@@ -7,8 +7,7 @@ from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
 from holdfast.collectives.barrier_tags import describe
 from holdfast.collectives.group import Group
-from holdfast.worker.timing.device_timeline import MANY, DeviceTimeline, timeline_of
-from holdfast.worker.timing.stopwatch import Stopwatch
+from holdfast.worker.timing.stopwatch import MANY, DeviceTimeline, Stopwatch, timeline_of
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
 

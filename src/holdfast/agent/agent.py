@@ -4,7 +4,28 @@
                 ◀─ status ─────────     ▲
                                         └── halted, finished, exited ── workers, fork server
 
-It has no training state: that is in the arena and in the workers.
+It has no training state: that is in the arena and in the workers. Decisions are made in `core`;
+here is how they are performed, and where events come from.
+
+Loop. One thread waits for whichever comes first: a desired state, a message of a worker, an exit,
+the result of a checkpoint or a probe, or the machine's next deadline. What may take long is done
+elsewhere: checkpoints in a thread (`agent.checkpoints`), which has another process write them
+(`agent.writer_handle`), probes in threads. An event that comes while actions are performed is
+handled after them.
+
+Exits. The fork server is the parent of the workers and reports how they have ended. A worker's last
+messages are read before its exit is handled, as they say why. If one failure takes others down,
+their exits are seen within a moment, in any order: the agent waits for that moment, and handles the
+root cause first. An exit that was not expected becomes a failure with a cause (`core.failures`).
+
+Hangs. A worker that hangs says nothing, so all are observed from outside (`agent.worker_monitor`).
+One that hangs is named, and asked for its stacks; at the next observation it is killed, and its
+exit is a failure like any other.
+
+Other ends. Without a coordinator the workers train on, and the link connects again: the newest
+status is the first thing that a new coordinator hears. If the agent ends, the fork server kills its
+workers. If the fork server ends, so do the workers, and this agent with an error: the command
+starts both again (`runs.hosts.local`).
 """
 
 from __future__ import annotations
@@ -15,15 +36,19 @@ import select
 import selectors
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from holdfast.agent.checkpoints import Checkpoints
-from holdfast.agent.device_memory import HeldMemory
 from holdfast.agent.prober import Prober
 from holdfast.agent.run_context import RunContext
-from holdfast.agent.worker_handle import WorkerHandle, await_exits, fork_worker
+from holdfast.agent.worker_handle import (
+    HeldMemory,
+    WorkerHandle,
+    await_exits,
+    fork_worker,
+    resume_message,
+)
 from holdfast.agent.worker_log import WorkerLog
 from holdfast.agent.worker_monitor import WorkerMonitor
 from holdfast.agent.writer_handle import WriterHandle
@@ -32,7 +57,6 @@ from holdfast.arena.worker_status import progress_of
 from holdfast.core import actions, events
 from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Exit, judge
-from holdfast.core.membership import by_host
 from holdfast.core.placement.shares import Slots
 from holdfast.core.protocol import Failure
 from holdfast.errors import ProtocolError
@@ -55,7 +79,6 @@ from holdfast.wire.messages import (
     OpenTunnelMessage,
     PartStagedMessage,
     PeerUnreachableMessage,
-    ResumeMessage,
     ShutdownMessage,
     StagingMessage,
 )
@@ -153,6 +176,7 @@ class Agent:
             timeout_s = max(0.0, min(timeout_s, due - time.monotonic()))
         for key, _ in self._selector.select(timeout_s):
             key.data()
+        # The machine compares its deadlines with the time; a tick before one changes nothing.
         self._handle(events.Tick())
         self._end_hung()
 
@@ -234,6 +258,7 @@ class Agent:
         if abort.forgets:
             self._arena.forget_replicas()
             self._memory.keep(())
+        # Of several aborts in a row only the first finds the workers where they trained.
         if self._forming_since is None:
             self._worker_log.generation_ends(self._workers.values(), self._members)
         self._forming_since = time.monotonic()
@@ -271,7 +296,7 @@ class Agent:
             action, self._members, max(committed, default=0), workers
         )
         found = self._checkpoints.found
-        message = _resume_message(action, self._machine, self._key, found)
+        message = resume_message(action, self._machine, self._key, found)
         standbys = self._machine.standbys
         self._worker_log.standbys_change(workers, standbys, action.start.step)
         # What a worker has left is dropped once the run continues without it.
@@ -466,29 +491,3 @@ class Agent:
                     worker.kill()
         if any(each.hung for each in self._workers.values()):
             self._worker_log.hang_found(self._workers.values(), self._members)
-
-
-def _resume_message(
-    action: actions.ResumeWorkers, machine: AgentStateMachine, key: str, restore: Iterable[str]
-) -> ResumeMessage:
-    """Message to every member.
-
-    Args:
-        action: Says where the generation begins.
-        machine: Knows the members and their caps.
-        key: Secret of the members.
-        restore: The checkpoints of this host, newest first.
-    """
-    members = machine.members
-    hosts = tuple(by_host(members).values())
-    return ResumeMessage(
-        hosts=hosts if len(hosts) > 1 else (),
-        addresses=dict(action.addresses),
-        key=key,
-        generation=action.generation,
-        members=tuple(sorted(members)),
-        step=action.start.step,
-        donors=dict(action.start.donors),
-        restore=tuple(restore),
-        caps=dict(machine.caps),
-    )

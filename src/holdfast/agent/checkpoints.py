@@ -1,7 +1,13 @@
 """Checkpoints: performs the checkpoint actions of an agent in a thread, and logs their results.
 
+    parts are staged ─▶ prepare: a draft is written ─▶ result of all ─▶ published, or discarded
+
 A disk may take seconds, and the agent must send heartbeats meanwhile. Actions are performed in
 their order. Old checkpoints are deleted by the writer, which verifies newer ones before.
+
+If a generation ends, no result comes for its drafts. They are published before anything is done for
+the next generation, as they may be the newest that this host has. What the generation has only
+begun to write is removed.
 """
 
 from __future__ import annotations
@@ -124,6 +130,7 @@ class Checkpoints:
         return results
 
     def _work(self) -> None:
+        # One thread performs all of them, so none sees a checkpoint that another one is changing.
         while (action := self._actions.get()) is not None:
             try:
                 result = self._performed(action)

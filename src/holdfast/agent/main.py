@@ -7,16 +7,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Final, Self
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.checkpoints import Checkpoints
 from holdfast.agent.run_context import RunContext
 from holdfast.agent.scores import with_devices
-from holdfast.agent.system_log import SystemLog
 from holdfast.agent.tunnel import Tunnel
 from holdfast.agent.writer_handle import WriterHandle
 from holdfast.arena.memory import Arena
@@ -24,12 +25,15 @@ from holdfast.checkpoint.sealing.seal import Seal
 from holdfast.checkpoint.store import CheckpointStore
 from holdfast.core.protocol import FENCED, LEFT, RUN_FAILED
 from holdfast.errors import HoldfastError
+from holdfast.hardware.host_supply import gpus_here
 from holdfast.job import load
+from holdfast.job.train_job import TrainJob
 from holdfast.launch.fork_client import ForkClient
 from holdfast.linux.lifeline import LEAVE, die_with_parent, leave_signals_to_parent
 from holdfast.rundir import code_version
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS, moved_coordinator
+from holdfast.rundir.system_file import SystemFile
 from holdfast.wire.channel import Channel
 from holdfast.wire.link import CoordinatorLink
 from holdfast.wire.rpc import DesiredStateMessage, Service, StatusMessage
@@ -146,6 +150,7 @@ def _attend(
     look_at = 0.0
     while agent.exit_reason is None:
         agent.poll(POLL_S)
+        # The command of this host writes the address when the coordinator has moved.
         if followed and (now := time.monotonic()) >= look_at:
             look_at = now + POLL_S
             link.redirect(moved_coordinator(followed) or link.address)
@@ -160,3 +165,55 @@ def _attend(
                 f"{COORDINATOR_TIMEOUT_S:.0f} s; the run may have been killed"
             )
     return agent.exit_reason
+
+
+INTERVAL_S: Final = 2.0
+"""Interval of the host's samples."""
+END_TIMEOUT_S: Final = 1.0
+"""Time that the end waits for a sample: a driver may hang."""
+
+
+class SystemLog:
+    """Samples what the host uses, for `system.jsonl`, from `__enter__` to `__exit__`.
+
+    Args:
+        run: The run of the agent.
+
+    Attributes:
+        workers: The rank of each worker by its process. The agent replaces it as they change.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.workers: Mapping[int, int] = {}
+        self._run = run
+        self._file = SystemFile(run.directory)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="system-log", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join(END_TIMEOUT_S)
+
+    def _work(self) -> None:
+        delay_s = INTERVAL_S / 2
+        if self._closing.wait(delay_s):
+            return  # a run this short needs no driver, whose library takes time to import
+        from holdfast.hardware.system import SystemSampler
+
+        sampler = SystemSampler(self._run.host, _gpus_of(self._run))
+        while not self._closing.wait(delay_s):
+            delay_s = INTERVAL_S
+            with suppress(OSError):  # what cannot be read now is read the next time
+                self._file.add([sampler.sample(self.workers)])
+
+
+def _gpus_of(run: RunContext) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the workers of a run use here, in the order of their slots."""
+    if isinstance(run.job, TrainJob) and run.job.device == "cpu":
+        return ()
+    shared = tuple(dict.fromkeys(name for share in run.shares for name in share.gpus))
+    return shared or gpus_here(os.environ)

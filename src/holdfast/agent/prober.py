@@ -34,6 +34,8 @@ class Prober:
         self.listener: socket.socket | None = None
         self.address = ""
         if interface:
+            # The kernel accepts connections while this process gets no processor time, so a host
+            # that is only busy passes for one that is up.
             family = socket.AF_INET6 if ":" in interface else socket.AF_INET
             self.listener = socket.create_server((interface, 0), family=family, backlog=BACKLOG)
             self.listener.setblocking(False)

@@ -57,7 +57,7 @@ class RunContext:
 
     @property
     def memory_advice(self) -> str:
-        """What helps if a worker runs out of memory."""
+        """Remedies for a worker that runs out of memory."""
         shards = self.job.movable_shards
         batch = self.job.batch if isinstance(self.job, TrainJob) else 0
         return memory_advice(batch, shards)

@@ -34,6 +34,7 @@ def with_devices(run: RunContext, log: EventLog) -> RunContext:
     job = run.job
     if not isinstance(job, TrainJob) or job.balance not in SCORED:
         return run
+    # A profile that was given needs no measurement, which takes seconds.
     devices = _given(job.device, job.precision, run.directory)
     source = "given"
     if not devices:

@@ -129,6 +129,7 @@ class Tunnel:
             self._listeners.append(await _listener(carry, route.to))
 
     def _end(self, generation: int) -> None:
+        # No connection of the old generation is accepted or begun while those that exist end.
         self._newest = generation
         self._exposed = frozenset()
         for listener in self._listeners:
@@ -285,6 +286,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     with suppress(OSError):
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
+            # While the other end does not read, nothing more is read here.
             await writer.drain()
 
 

@@ -6,13 +6,16 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agent.run_context import RunContext
+from holdfast.core.actions import ResumeWorkers
+from holdfast.core.agent import AgentStateMachine
 from holdfast.core.failures import Report
+from holdfast.core.membership import by_host
 from holdfast.errors import HoldfastError
 from holdfast.launch.child import KILL_TIMEOUT_S
 from holdfast.launch.fork_client import ForkClient
@@ -20,7 +23,7 @@ from holdfast.linux.lifeline import INTERRUPT
 from holdfast.rundir.run_directory import worker_log
 from holdfast.rundir.stacks import MAIN_SIGNAL, innermost, request_stacks, stacks_file
 from holdfast.wire.channel import Channel, pair
-from holdfast.wire.messages import MemoryMessage
+from holdfast.wire.messages import MemoryMessage, ResumeMessage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -134,6 +137,7 @@ def fork_worker(
         near.send(MemoryMessage(rank=rank), (memory_fd,))
     launch = run.worker_spec(rank, slot).model_dump_json()
     path = worker_log(run.directory / "logs", rank)
+    # Appended to: the log of a rank has the output of all workers that have had it.
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         pid, pidfd = forks.fork(rank, launch, (arena_fd, far.fileno(), log))
@@ -158,3 +162,63 @@ def await_exits(workers: Iterable[WorkerHandle], timeout_s: float) -> None:
         ended = select.poll()
         ended.register(worker.pidfd, select.POLLIN)
         ended.poll(1000 * max(0.0, deadline - time.monotonic()))
+
+
+def resume_message(
+    action: ResumeWorkers, machine: AgentStateMachine, key: str, restore: Iterable[str]
+) -> ResumeMessage:
+    """Message to every member.
+
+    Args:
+        action: Says where the generation begins.
+        machine: Knows the members and their caps.
+        key: Secret of the members.
+        restore: The checkpoints of this host, newest first.
+    """
+    members = machine.members
+    hosts = tuple(by_host(members).values())
+    return ResumeMessage(
+        hosts=hosts if len(hosts) > 1 else (),
+        addresses=dict(action.addresses),
+        key=key,
+        generation=action.generation,
+        members=tuple(sorted(members)),
+        step=action.start.step,
+        donors=dict(action.start.donors),
+        restore=tuple(restore),
+        caps=dict(machine.caps),
+    )
+
+
+class HeldMemory:
+    """Device memory of workers, as their agent holds it: descriptors by rank, which it never uses.
+
+    The memory exists as long as its descriptor is open somewhere. So it outlives a worker that is
+    lost, until another worker has taken its rank or the run continues without it.
+    """
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+
+    def hold(self, rank: int, fd: int) -> None:
+        """Hold the memory of the worker of a rank, in place of that of the worker before."""
+        self.drop(rank)
+        self._fds[rank] = fd
+
+    def of(self, rank: int) -> int | None:
+        """The memory of a rank; None if there is none."""
+        return self._fds.get(rank)
+
+    def of_others(self, rank: int) -> Mapping[int, int]:
+        """The memory of all other ranks."""
+        return {each: fd for each, fd in self._fds.items() if each != rank}
+
+    def keep(self, ranks: Collection[int]) -> None:
+        """Drop the memory of all other ranks."""
+        for rank in self._fds.keys() - set(ranks):
+            self.drop(rank)
+
+    def drop(self, rank: int) -> None:
+        """Drop the memory of a rank, if there is any."""
+        if (fd := self._fds.pop(rank, None)) is not None:
+            os.close(fd)

@@ -142,6 +142,7 @@ class WorkerLog:
         if not here or self._observed_generation == generation:
             return
         self._observed_generation = generation
+        # Read before they are asked for stacks: by then some may do something else.
         found = activities(self._arena, here, members, is_script=self._is_script)
         begins = {
             each.stacks: each.request_main_stack()

@@ -96,6 +96,7 @@ class WorkerMonitor:
         return pid in self._running
 
     def _at(self, rank: int) -> PhaseKind:
+        # User code measures a batch of an evaluation; by its phase the worker may only wait.
         if self._arena[rank, Word.MEASURING]:
             return PhaseKind.USER
         return _ACTIVITIES.get(Phase(self._arena[rank, Word.PHASE]), PhaseKind.WAITING)

@@ -1,4 +1,16 @@
-"""Writer handle: the process of this host that writes checkpoints, as its agent holds it."""
+"""Writer handle: the process of this host that writes checkpoints, as its agent holds it.
+
+    worker ── Staging ─▶ agent ── Staging, WritePart ─▶ writer ── part file ─▶ storage
+                               ◀─ PartWritten ─────────
+
+A worker stages a state in the arena; the writer reads it there, so no bytes pass through the agent.
+The process starts when the first worker is about to stage. The thread of `agent.checkpoints` has it
+write one part at a time, and waits. The agent's own thread hears of its exit and starts it again.
+
+If it exits while it writes, or takes longer than the size of the part allows and is killed, the
+thread asks its successor for the same part. After the second failure the checkpoint fails as it
+does on a full disk.
+"""
 
 from __future__ import annotations
 

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from holdfast.api import missing_checkpoint_check
 from holdfast.api.result import RunResult
-from holdfast.errors import HoldfastError
+from holdfast.checkpoint import names
+from holdfast.checkpoint.recorded import missing_checkpoint
+from holdfast.checkpoint.store import CheckpointStore
+from holdfast.errors import HoldfastError, JobError
 from holdfast.job.spec import Job
 from holdfast.record import registry
 from holdfast.record.sink import Ending, Sink
-from holdfast.rundir.run_directory import RunDirectory
+from holdfast.rundir import json_lines
+from holdfast.rundir.run_directory import EVENTS, RunDirectory, log_event
 from holdfast.runs.controls import Controls
 from holdfast.runs.hosts.endpoint import rejoin_hint
 from holdfast.runs.hosts.placement import Placement
@@ -85,7 +88,7 @@ def attend(
         accept_older: True to resume also if the newest checkpoint is gone.
 
     Raises:
-        JobError: The newest checkpoint is gone; see `missing_checkpoint_check`.
+        JobError: The newest checkpoint is gone; see `check_newest`.
         HoldfastError: See `run`.
         Exception: What `on_event` raised.
     """
@@ -100,9 +103,9 @@ def attend(
         metrics_of_run(attendance.metrics, path, job, terminal.print_lines) as counting,
     ):
         if resume and accept_older:
-            missing_checkpoint_check.accept_older(path)
+            accept_older_checkpoint(path)
         elif resume:
-            missing_checkpoint_check.check_newest(path)
+            check_newest(path)
         if attendance.is_listed:
             with suppress(OSError):  # no run ends because of a list
                 registry.add(path, job.name, placement.engine.name if placement.engine else "local")
@@ -148,3 +151,57 @@ def _close(sink: Sink, ending: Ending | None) -> None:
         sink.close(ending)
     except OSError as error:  # the weights are safe: the result is worth more than its copy
         print(f"holdfast: the result was not written: {error}", file=sys.stderr)
+
+
+def check_newest(run_dir: Path) -> None:
+    """Check, before a run is resumed, that its directory still has the newest checkpoint.
+
+    A checkpoint vanishes if someone deletes it, if its storage is not mounted, or if its directory
+    is replaced by an older copy. To resume from an older one then would silently repeat work, or
+    undo what was meant to last. Damage is another matter: the run resumes by itself.
+
+    Raises:
+        JobError: It has an older one, or none, or cannot be read.
+    """
+    store = CheckpointStore.of_run(run_dir)
+    try:
+        missing = missing_checkpoint(store, json_lines.read(run_dir / EVENTS))
+    except OSError as error:
+        raise _unreadable(error, store) from error
+    if missing is None:
+        return
+    if missing.newest_step is None:
+        now = "it has none now"
+        otherwise = "begin from nothing"
+    else:
+        now = f"its newest one is of step {missing.newest_step} now"
+        otherwise = "resume from that"
+    raise JobError(
+        f"{run_dir} has lost the checkpoint of step {missing.step}, which was committed at "
+        f"{missing.when}; {now}. Its storage is not mounted, its directory was replaced by an "
+        "older copy, or the checkpoint was deleted. Bring it back to "
+        f"{store.location(names.checkpoint_name(missing.step))}, or {otherwise}: --accept-older "
+        "(accept_older=True in Python)"
+    )
+
+
+def accept_older_checkpoint(run_dir: Path) -> None:
+    """Note in the record of a run that it is resumed from what its directory has now.
+
+    Raises:
+        JobError: The directory cannot be read.
+    """
+    store = CheckpointStore.of_run(run_dir)
+    try:
+        committed = store.committed()
+    except OSError as error:
+        raise _unreadable(error, store) from error
+    step = names.step_of(committed[0]) if committed else 0
+    log_event(run_dir, "older-accepted", step=step)
+
+
+def _unreadable(error: OSError, store: CheckpointStore) -> JobError:
+    return JobError(
+        f"{error.filename or store.location('')} cannot be read: {error.strerror or error}; make "
+        "the storage readable, then resume the run"
+    )

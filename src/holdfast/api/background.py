@@ -27,7 +27,7 @@ OUTPUT: Final = "output.log"
 ERRORS: Final = "errors.log"
 TICK_S: Final = 0.1
 BEGIN_TIMEOUT_S: Final = 120.0
-"""How long a command that leaves the run alone waits for it to begin."""
+"""Time that a command which leaves the run alone waits for it to begin."""
 
 
 def run_in_background(

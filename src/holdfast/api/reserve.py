@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.clusters.engines.engine import ResourceRequest
 
 ASK_S: Final = 3.0
-"""How often an engine is asked again while a run waits for it."""
+"""Interval at which an engine is asked again while a run waits for it."""
 TICK_S: Final = 0.1
 
 

@@ -38,7 +38,7 @@ def digest(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def sums(tensor: torch.Tensor) -> torch.Tensor:
-    """What a digest needs of a tensor, int64[3, COLUMNS] on its device; waits for nothing there.
+    """Sums for the digest of a tensor, int64[3, COLUMNS] on its device; waits for nothing there.
 
     The plain sums, those weighted by group without the rows that fill none, and the bytes that
     fill no row.

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     """Rows of a tensor, along its first dimension.
 
     Attributes:
-        first, number: Those that a worker holds.
+        first, number: Rows that a worker holds: the first, and how many.
         allocated: Rows that it has memory for; at least `number`.
     """
 
@@ -47,12 +47,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one worker holds.
+    """The part of the state that one worker holds.
 
     Attributes:
         whole: Layout of the state.
         own: Layout of the worker's memory.
-        pieces: What it holds, in the order of the whole.
+        pieces: Pieces that it holds, in the order of the whole.
         memory: Offset and size of the memory for each tensor that it holds, bytes.
     """
 
@@ -106,7 +106,7 @@ class Holding:
         return any(shapes[entry.name] != entry.shape for entry in self.own.entries)
 
     def within(self, start: int, end: int) -> Iterator[Piece]:
-        """What the worker holds between two offsets in its memory."""
+        """Pieces that the worker holds between two offsets in its memory."""
         for piece in self.pieces:
             low = max(piece.own, start)
             high = min(piece.own + piece.size, end)
@@ -114,7 +114,7 @@ class Holding:
                 yield Piece(piece.start + low - piece.own, low, high - low)
 
     def between(self, start: int, end: int) -> Iterator[Piece]:
-        """What the worker holds between two offsets in the whole."""
+        """Pieces that the worker holds between two offsets in the whole."""
         first = bisect.bisect_right(self.pieces, start, key=attrgetter("start")) - 1
         for piece in self.pieces[max(first, 0) :]:
             if piece.start >= end:

@@ -20,7 +20,7 @@ from holdfast.arena.memory import Arena, Word
 PROGRESS_BYTES: Final = 1 << 20
 """The longest progress that is left. Memory that is never written costs nothing."""
 NUM_PROGRESSES: Final = NUM_OUTCOMES
-"""How many a worker keeps: it is at most a step ahead of its device, which is a change or two."""
+"""Records of a worker: it is at most a step ahead of its device, which is a change or two."""
 _PREFIX: Final = 8
 """Bytes of the length before it."""
 

@@ -65,7 +65,7 @@ class StateChanges:
     """Detects whether optimizers keep other objects than before, without a look at their names.
 
     Args:
-        optimizers: Those whose state is looked at, with those that they hold.
+        optimizers: Optimizers whose state is looked at, with those that they hold.
     """
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Writes(NamedTuple):
-    """How often tensors were written to, and where they are.
+    """Counts of writes to tensors, and their addresses.
 
     Writes are counted by autograd, which does not see those through `.data`.
 
@@ -67,8 +67,8 @@ class Part:
     """The part of a model that one worker holds.
 
     Attributes:
-        holding: What it holds of the state.
-        of_ranks: What each rank holds, by which other hosts can keep its part, too.
+        holding: Part that it holds of the state.
+        of_ranks: Part of each rank, by which other hosts can keep its part, too.
         parameters: Parameters that it holds, or its rows of them, by name.
         buffers: Names of the buffers that it holds.
         state_dicts: `Trained.state_dicts` of the whole model.
@@ -91,7 +91,7 @@ class Trained:
         kept: Further modules that the user has registered, such as an average of the model.
         in_base: Names of parameters and buffers of the model that a base holds: they are no state.
         bases: The digest of each base by its name.
-        part: What this worker holds of the model; None if it holds all.
+        part: Part that this worker holds of the model; None if it holds all.
     """
 
     model: nn.Module
@@ -194,14 +194,14 @@ class Replica:
         empty: True to leave the memory as it is, because all of it will be written.
 
     Attributes:
-        holding: What this worker holds of the state.
-        of_ranks: What each rank holds; empty if each has all.
+        holding: Part that this worker holds of the state.
+        of_ranks: Part of each rank; empty if each has all.
         layout: Layout of `flat`.
         flat: All of what this worker holds; padding is zero.
         parameters: The model's parameters by name, without those of a base.
         buffers: The committed values of the model's buffers by name, without those of a base.
         kept_parameters, state_dicts, bases: Values of `trained`.
-        known_state: What `state_tensors` has found.
+        known_state: State that `state_tensors` has found.
         uninitialized: Optimizer state that does not exist yet, in order: its parameter has had no
             gradient so far.
         uninitialized_elsewhere: The same of parameters that only other workers hold.

@@ -62,7 +62,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What became of a draft: this host has the checkpoint, durably, or it is deleted.
+    """End of a draft: this host has the checkpoint, durably, or it is deleted.
 
     Attributes:
         result: Result for its workers, with the reason if it has failed.

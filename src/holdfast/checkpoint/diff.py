@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from holdfast.arena.layout import ITEM_BYTES, Entry
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.exports.unlock import unlocked
-from holdfast.checkpoint.find import manifest_of
+from holdfast.checkpoint.find import manifest_of, unlocked
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
 

@@ -352,6 +352,7 @@ class Manifest(Header):
             raise CheckpointError(f"{where}: {part.file} has a digest that is none")
 
     def _digest(self) -> str:
+        # Of a fixed form, so that it does not depend on how the file is written.
         plain = self.model_dump(mode="json", exclude={"sha256", "signature"})
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

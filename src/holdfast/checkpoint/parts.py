@@ -46,7 +46,7 @@ class Hasher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PartPiece:
     """A tensor, or a run of its elements, inside one part.
 
     Attributes:
@@ -78,7 +78,7 @@ def byte_range(chunks: range, size_bytes: int) -> tuple[int, int]:
     return chunks.start * CHUNK_BYTES, min(chunks.stop * CHUNK_BYTES, size_bytes)
 
 
-def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
+def pieces(layout: Layout, start: int, end: int) -> list[PartPiece]:
     """The tensors, whole or cut, between the bytes `start` and `end` of the state.
 
     Tensors without elements have no bytes and are in no part.
@@ -92,13 +92,14 @@ def pieces(layout: Layout, start: int, end: int) -> list[Piece]:
     return result
 
 
-def _piece(entry: Entry, first: int, last: int) -> Piece:
+def _piece(entry: Entry, first: int, last: int) -> PartPiece:
     if (first, last) == (entry.offset, entry.end):
-        return Piece(entry.name, entry.dtype, first, last, entry.stored_shape)
+        return PartPiece(entry.name, entry.dtype, first, last, entry.stored_shape)
+    # Chunks begin at multiples of 4 MiB and tensors at multiples of 64 bytes: no element is cut.
     item = ITEM_BYTES[entry.dtype]
     lo = (first - entry.offset) // item
     hi = (last - entry.offset) // item
-    return Piece(f"{entry.name}[{lo}:{hi}]", entry.dtype, first, last, (hi - lo,))
+    return PartPiece(f"{entry.name}[{lo}:{hi}]", entry.dtype, first, last, (hi - lo,))
 
 
 def header(layout: Layout, start: int, end: int) -> bytes:

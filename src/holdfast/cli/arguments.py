@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.hardware.profile_file import Profiles
 
 ENGINES: Final = "ray, ray:ADDRESS, ssh:FILE, slurm or kubernetes:SELECTOR[@NAMESPACE]"
-"""What `--on` takes."""
+"""Values that `--on` takes."""
 
 JobName = Annotated[
     str,

@@ -29,11 +29,11 @@ BACKLOG: Final = 64
 MAX_ACCEPTED: Final = 64
 """Handshakes with those who connect, at once; when there are more, the oldest is ended."""
 HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""How long one handshake may take, seconds."""
+"""Time that one handshake may take, seconds."""
 RETRY_S: Final = 0.02
-"""How long to wait before connecting again to a worker that does not accept yet, seconds."""
+"""Wait before connecting again to a worker that does not accept yet, seconds."""
 RESET_TIMEOUT_MS: Final = 10_000
-"""How long the kernel may keep data that the other host does not acknowledge."""
+"""Time that the kernel may keep data that the other host does not acknowledge."""
 
 _HELLO: Final = struct.Struct("!8sQII16s")
 _MAGIC: Final = b"holdfast"

@@ -70,7 +70,7 @@ class DeviceExchange:
         Raises:
             Aborted: The generation is over.
         """
-        own = self._network.host
+        here = self._network.host
         to_send = sum_messages(self._network, self._cells, mean.nodes, is_sent=True)
         sends = [
             (rank, self._sum(mean, node, self._cells[host][lane]))
@@ -78,23 +78,23 @@ class DeviceExchange:
         ]
         sums: dict[int, dict[tuple[int, int], torch.Tensor]] = {
             lane: {
-                (self._first_rank(own), node): self._sum(mean, node, self._cells[own][lane])
-                for node in mean.nodes[own]
+                (self._first_rank(here), node): self._sum(mean, node, self._cells[here][lane])
+                for node in mean.nodes[here]
             }
             for lane in self._network.lanes
-            if len(self._cells[own][lane])
+            if len(self._cells[here][lane])
         }
         receives: list[Message] = []
         for rank, (host, lane), node in sum_messages(
             self._network, self._cells, mean.nodes, is_sent=False
         ):
-            received = self._sums.new_cell(self._cells[own][lane])
+            received = self._sums.new_cell(self._cells[here][lane])
             sums[lane][self._first_rank(host), node] = received
             receives.append((rank, received))
         self._messages.exchange(sends, receives, what)
         # This worker has every sum of its own cells: it adds them as the tree does.
         for lane, of_cell in sums.items():
-            self._sums.add_cell(mean.term, mean.weight, self._cells[own][lane], of_cell)
+            self._sums.add_cell(mean.term, mean.weight, self._cells[here][lane], of_cell)
         self._exchange_means(what)
         self._sums.show_share()
 

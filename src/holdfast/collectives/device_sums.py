@@ -43,7 +43,7 @@ from holdfast.collectives.slot import Slot, SlotLayout
 from holdfast.core.step import tree
 
 PIECE_BYTES: Final = 16 << 20
-"""What is added at a time: it bounds the memory for sums of others."""
+"""Bytes that are added at a time: this bounds the memory for sums of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class DeviceSums:
         self._queue = queue or DeviceQueue(device)
         size_bytes = memory.layout.layout.size_bytes
         self.root = Slot(torch.zeros(size_bytes, dtype=torch.uint8, device=device), memory.layout)
-        own = [] if mapped is None else mapped.slots
-        self._own_slots = [Slot(each, memory.layout) for each in own]
+        slots = [] if mapped is None else mapped.slots
+        self._own_slots = [Slot(each, memory.layout) for each in slots]
         self._num_mapped = 0
         self._ranges: Mapping[int, list[_Range]] = {}
         self._way = _Way.LONE
@@ -206,14 +206,14 @@ class DeviceSums:
 
     def sum_of_cell(self, term: tree.Term, blocks: Sequence[int]) -> torch.Tensor:
         """A cell of the sum of partial sums of this host, on the device: uint8[n]."""
-        found = self.new_cell(blocks)
+        cell = self.new_cell(blocks)
 
         def add() -> None:
             for piece, of_cell in _pieces_of_cell(self._layout, blocks):
-                found[of_cell].copy_(self._sum(term, piece).view(torch.uint8))
+                cell[of_cell].copy_(self._sum(term, piece).view(torch.uint8))
 
         self._queue.run(add)
-        return found
+        return cell
 
     def add_cell(
         self,
@@ -241,10 +241,10 @@ class DeviceSums:
 
     def of_terms(self, terms: Mapping[int, tree.Term | None], indices: Sequence[int]) -> LocalSums:
         """Implements `Sums.of_terms`; all blocks are added at once."""
-        found: dict[tuple[int, int], torch.Tensor] = {}
-        self._queue.run(partial(self._add_terms, terms, indices, found))
+        sums: dict[tuple[int, int], torch.Tensor] = {}
+        self._queue.run(partial(self._add_terms, terms, indices, sums))
         self._queue.wait()
-        return lambda node, index: found[node, index]
+        return lambda node, index: sums[node, index]
 
     def _add_terms(
         self,
@@ -266,15 +266,15 @@ class DeviceSums:
         rank, slot = place
         if slot >= self._num_mapped:
             source = self._arena_slot(rank, slot).memory[piece.start : piece.end]
-            found = source.to(self._device, non_blocking=True)
+            elements = source.to(self._device, non_blocking=True)
         elif rank == self._rank:
-            found = self._own_slots[slot].memory[piece.start : piece.end]
+            elements = self._own_slots[slot].memory[piece.start : piece.end]
         else:
             assert self._mapped is not None, "a mapped slot of another worker"
             size = piece.end - piece.start
-            found = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self._mapped.read_slot(rank, slot, piece.start, found)
-        return found.view(piece.dtype)
+            elements = torch.empty(size, dtype=torch.uint8, device=self._device)
+            self._mapped.read_slot(rank, slot, piece.start, elements)
+        return elements.view(piece.dtype)
 
 
 def _added(term: tree.Term, elements: Callable[[Place], torch.Tensor]) -> torch.Tensor:

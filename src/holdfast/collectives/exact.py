@@ -222,7 +222,7 @@ class TreeReducer:
         own: Contribution,
         others: Mapping[int, Contribution],
     ) -> tuple[tree.Term, float]:
-        """As `_begin_result`, with the contributions of all hosts."""
+        """Call `_begin_result` with the contributions of all hosts."""
         everyone = {network.host: own, **others}
         # Sums of a device are read as those of another host: the slots here lack gradients.
         is_here = self._on_device is None

@@ -10,7 +10,7 @@ are added as on one host.
 
 An outline says which nodes follow and what they weigh. That is known before the last shard has its
 gradient, so blocks can be exchanged while a backward pass computes others. A contribution carries
-the rest, which is small: losses, flags, and what each worker brings for the others. All lengths
+the rest, which is small: losses, flags, and the vote, digest and times of each worker. All lengths
 follow from the two.
 """
 
@@ -32,7 +32,7 @@ from holdfast.core.balance.times import StepTimes
 from holdfast.errors import ProtocolError
 
 AHEAD: Final = 4
-"""How many blocks of one host may wait until those of the others have come."""
+"""Blocks of one host that may wait until those of the others have come."""
 Cells = Sequence[Sequence[Sequence[int]]]
 """The blocks of each host and lane."""
 Transfer = Callable[[Mapping[Place, tuple[Buffers, Buffers]]], None]
@@ -200,20 +200,20 @@ def exchange_contributions(
     Raises:
         Aborted: The generation is over.
     """
-    found: dict[int, Contribution] = {}
+    contributions: dict[int, Contribution] = {}
 
     def receive(host: int) -> Buffers:
         contribution = Contribution()
         began = time.monotonic_ns()
         yield from contribution.receive(layout)
         network.waits[host] = time.monotonic_ns() - began
-        found[host] = contribution
+        contributions[host] = contribution
 
     network.waits = dict.fromkeys(network.others, 0)
     # On all lanes, as in a `HostExchange`: no worker depends on another one of its host.
     places = [(host, lane) for host in network.others for lane in network.lanes]
     network.transfer({place: (own.send(), receive(place[0])) for place in places}, what)
-    return found
+    return contributions
 
 
 class HostExchange:
@@ -229,7 +229,7 @@ class HostExchange:
         on_computed: Called once all other hosts have computed all shards.
 
     Attributes:
-        contributions: Those of the other hosts, once the exchange is over.
+        contributions: Contributions of the other hosts, once the exchange is over.
         waits: Time that this worker waited for the sums of each other host, nanoseconds.
     """
 
@@ -294,16 +294,16 @@ class HostExchange:
         # another one of its host to learn what comes.
         yield from self._outline.send()
         theirs = self._cells[host][lane]
-        own = self._cells[self._network.host][lane]
+        blocks = self._cells[self._network.host][lane]
         sums = means = 0
         while not self._has_outlines:
             yield None
         # With two plans some shard was computed by no worker, so nothing can be added.
-        while self.is_of_one_plan and (sums < len(theirs) or means < len(own)):
+        while self.is_of_one_plan and (sums < len(theirs) or means < len(blocks)):
             if means < self._reduced[lane]:
                 yield self._header(is_mean=True)
-                yield bytes_of(self._blocks.root[own[means]])
-                yield memoryview(_SQUARE.pack(float(self._blocks.squares[own[means]])))
+                yield bytes_of(self._blocks.root[blocks[means]])
+                yield memoryview(_SQUARE.pack(float(self._blocks.squares[blocks[means]])))
                 means += 1
             elif sums < len(theirs) and self._blocks.computed.is_final(theirs[sums]):
                 yield self._header(is_mean=False)
@@ -345,12 +345,12 @@ class HostExchange:
         # From here on the term of the root is known, and blocks are reduced as they come.
         self._received[place] = {}
         theirs = self._cells[host][lane]
-        own = self._cells[self._network.host][lane]
+        blocks = self._cells[self._network.host][lane]
         sums = means = 0
-        while self.is_of_one_plan and (sums < len(own) or means < len(theirs)):
+        while self.is_of_one_plan and (sums < len(blocks) or means < len(theirs)):
             # The memory for received blocks is bounded: a fast host waits, by TCP's own flow
             # control, for the slowest one.
-            while sums < len(own) and sums - self._reduced[lane] >= AHEAD:
+            while sums < len(blocks) and sums - self._reduced[lane] >= AHEAD:
                 yield None
             began = time.monotonic_ns()
             header = bytearray(_HEADER.size)
@@ -401,13 +401,13 @@ class HostExchange:
 
     def _reduce_what_has_come(self, lane: int) -> None:
         """Reduce the blocks of the own cell of which every host has sent its part."""
-        own = self._cells[self._network.host][lane]
+        blocks = self._cells[self._network.host][lane]
         theirs = [(host, self._received.get((host, lane), {})) for host in self._network.others]
         # Blocks are reduced in their order, each once all hosts have sent their part: additions
         # follow the tree, never the order of arrival.
         while all(self._reduced[lane] in come for _, come in theirs):
             count = self._reduced[lane]
-            index = own[count]
+            index = blocks[count]
             if not self._blocks.computed.is_final(index):
                 return
             parts = {

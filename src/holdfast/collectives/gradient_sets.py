@@ -141,13 +141,13 @@ def _in_own_memory(gradients: Gradients) -> Gradients:
     if not any(map(_OFFSET, present)) and len({*map(_ADDRESS, present)}) == len(present):
         return gradients
     taken = set[int]()
-    own: Gradients = []
+    separate: Gradients = []
     for gradient in gradients:
         address = 0 if gradient is None else gradient.untyped_storage().data_ptr()
-        own.append(gradient.clone() if gradient is not None and address in taken else gradient)
+        separate.append(gradient.clone() if gradient is not None and address in taken else gradient)
         if address:  # an empty one has none
             taken.add(address)
-    return own
+    return separate
 
 
 def multiply(tensors: Sequence[torch.Tensor], factor: float) -> None:

@@ -33,13 +33,13 @@ SPINS: Final = 200
 """Checks before sleeping: some 10 µs, about what a sleep and a wake cost."""
 
 MAX_RANKS_SHOWN: Final = 8
-"""How many ranks an error names that do the same."""
+"""Most ranks that do the same and are named in an error."""
 
 _STEPS: Final = 1 << 48
 """A barrier's word is its tag, times this, plus its step."""
 
 _FRAME: Final = struct.Struct("=Qq?")
-"""What a leader sends first: its count of barriers, its word, and whether there are payloads."""
+"""First words of a leader: its count of barriers, its word, and whether there are payloads."""
 _LEADERS_LANE: Final = 0
 
 
@@ -151,10 +151,10 @@ class Group:
         rank = self.rank
         # Tag and value are written before the arrival is counted: x86-64 keeps the order of stores,
         # so a peer that sees the count sees both.
-        odd = (arena[rank, Word.ARRIVALS] + 1) & 1
+        parity = (arena[rank, Word.ARRIVALS] + 1) & 1
         word = tag * _STEPS + step
-        arena[rank, Word(Word.TAG_EVEN + odd)] = word
-        arena[rank, Word(Word.VALUE_EVEN + odd)] = value
+        arena[rank, Word(Word.TAG_EVEN + parity)] = word
+        arena[rank, Word(Word.VALUE_EVEN + parity)] = value
         # From here on peers may read this worker's values. It does not change them before the
         # barrier after the next, which it reaches only once all have read them.
         before = self._status.begin_wait()
@@ -172,12 +172,12 @@ class Group:
                 raise
         # All members have arrived, even if the generation is over by now: what they bring is whole.
         self._status.enter(before)
-        tags = {peer: arena[peer, Word(Word.TAG_EVEN + odd)] for peer in members}
+        tags = {peer: arena[peer, Word(Word.TAG_EVEN + parity)] for peer in members}
         # A worker at another barrier has taken another path through user code: to wait with it
         # would pair values of different meaning.
         if any(other != word for other in tags.values()):
             self._raise_diverged(tags)
-        return tuple(arena[peer, Word(Word.VALUE_EVEN + odd)] for peer in members)
+        return tuple(arena[peer, Word(Word.VALUE_EVEN + parity)] for peer in members)
 
     def _relay(self, count: int, word: int, *, has_payload: bool) -> None:
         """Exchange what local workers bring to a barrier with the leaders of other hosts."""
@@ -210,7 +210,7 @@ class Group:
     def _take_frame(self, count: int, ranks: tuple[int, ...]) -> Buffers:
         """Receive what the workers of another host bring, and let them arrive here."""
         arena = self._arena
-        odd = count & 1
+        parity = count & 1
         head = bytearray(_FRAME.size + 8 * len(ranks))
         yield memoryview(head)
         _, word, has_payload = _FRAME.unpack_from(head)
@@ -220,8 +220,8 @@ class Group:
                 yield arena.mailbox(peer, count)[:value]
             # The remote worker's words, in the order in which a local worker would write them: its
             # arrival is last.
-            arena[peer, Word(Word.TAG_EVEN + odd)] = word
-            arena[peer, Word(Word.VALUE_EVEN + odd)] = value
+            arena[peer, Word(Word.TAG_EVEN + parity)] = word
+            arena[peer, Word(Word.VALUE_EVEN + parity)] = value
             arena.arrive(peer, count)
 
     def gather(self, tag: BarrierTag, step: int, payload: bytes) -> tuple[bytes, ...]:

@@ -5,6 +5,14 @@
                                   └──── exchange, in a thread ─────────┘
 
 `exchange` has the order of the messages.
+
+Before any block, hosts tell each other which sums they pass on, and their weights: their outlines.
+With those of all, each host derives the same order of additions and the same weight of the whole
+sum. Each block is added by the host that owns its cell, and sent to the others as a mean.
+
+A block may be sent while the worker still computes others. If it has changed after it was said to
+be final, the host says so in its contribution, which comes last. Then all hosts exchange all blocks
+once more.
 """
 
 from __future__ import annotations
@@ -147,6 +155,7 @@ class HostSums:
             network.finish(activity(step), on_computed)
         else:
             exchange = self._exchange_all(network, step, own, tables, on_computed)
+        # All hosts have the contributions of all, so all begin again or none does.
         if not all(each.is_valid for each in (own, *exchange.contributions.values())):
             own.is_valid = self.is_valid = True
             exchange = self._exchange_all(network, step, own, tables, on_computed)
@@ -228,7 +237,7 @@ class HostSums:
 
 
 def activity(step: int) -> str:
-    """What a worker does in a reduction, in words."""
+    """Activity of a worker in a reduction, in words."""
     return ReduceTag.PARTIALS.doing.format(step=step, next=step + 1)
 
 
@@ -248,7 +257,7 @@ def rows_of(
     Args:
         hosts: The hosts.
         tables: The tables.
-        sums: What each host passes on by node; None for what weighs nothing.
+        sums: Sums that each host passes on by node; None for one that weighs nothing.
         num_leaves: Leaves of the tree.
     """
     everyone = dict(tables)

@@ -57,7 +57,7 @@ class Lending:
     def write_one(
         self, number: int, slot: Slot, parameter: int, gradient: torch.Tensor | None
     ) -> None:
-        """The same for one parameter."""
+        """Do what `write` does for one parameter."""
         target = slot.gradients[parameter]
         if gradient is None:
             target.zero_()

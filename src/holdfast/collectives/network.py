@@ -1,4 +1,16 @@
-"""Network: the connections of one worker to the other hosts of its generation."""
+"""Network: the connections of one worker to the other hosts of its generation.
+
+The gradient is divided into lanes, as many as the largest host has workers. A worker of a smaller
+host serves several. Workers of different hosts that serve the same lane are connected. So a place,
+a host and a lane, names one connection:
+
+    lane 0 to n - 1   sums between hosts
+    lane n and more   a mesh, where it is asked for: each worker to all workers of other hosts
+    BACKGROUND        sums that are sent in a thread while the worker computes; one worker a host
+
+Connections are made when a generation begins, and closed with it. No wait outlives it: a deadline
+looks whether the generation is over, and reports to the agent who does not send.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, Self
 
-from holdfast.collectives.background import BackgroundTransfer
 from holdfast.collectives.connections import Listener, Peers
 from holdfast.collectives.tcp import (
     Buffers,
@@ -20,6 +31,7 @@ from holdfast.collectives.tcp import (
     transfer,
 )
 from holdfast.core.step.plan import lanes_of
+from holdfast.errors import Aborted
 
 BACKGROUND: Final = (1 << 32) - 1
 """Lane of a transfer in the background, where each host has one worker: after all others."""
@@ -59,8 +71,8 @@ class GroupHosts:
 
     def lanes(self, rank: int) -> range:
         """The lanes that a worker serves."""
-        own = self.ranks[self.host_of(rank)]
-        return lanes_of(own.index(rank), len(own), self.num_lanes)
+        ranks = self.ranks[self.host_of(rank)]
+        return lanes_of(ranks.index(rank), len(ranks), self.num_lanes)
 
 
 class PeerReport(Protocol):
@@ -189,6 +201,7 @@ class Network:
             self.await_event(self._background.over, what)
             self._background.result()
         except ConnectionLost as lost:
+            # The thread reports no one: this worker does, and waits for what its agent says.
             self._deadline(self._report).await_decision(lost, what)
         finally:
             self.cancel()
@@ -258,6 +271,8 @@ class Network:
         if lane == BACKGROUND:
             return ranks[0]
         pair, index = divmod(lane, self.hosts.num_lanes)
+        # Above the lanes that workers serve, `mesh_place` has packed the positions of both ends, of
+        # which that in the lower host comes first.
         if pair == 0:
             return ranks[lane % len(ranks)]
         return ranks[pair - 1 if host < self.host else index]
@@ -271,3 +286,57 @@ class Network:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+
+class BackgroundTransfer:
+    """One transfer in a thread, while the worker computes what is sent; it begins at once.
+
+    Args:
+        transfer: Sends and receives. It is given what wakes it, and what raises once it is to end.
+
+    Attributes:
+        computed: Set once the others have computed all that they send, or it has ended.
+        over: Set once it has ended.
+    """
+
+    def __init__(self, transfer: Callable[[Wake, Callable[[], None]], None]) -> None:
+        self.computed = threading.Event()
+        self.over = threading.Event()
+        self._transfer = transfer
+        self._wake = Wake()
+        self._is_cancelled = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._transfer(self._wake, self._check)
+        except BaseException as error:  # noqa: BLE001  # the worker's thread raises it
+            self._error = error
+        finally:
+            # Also after an error: the worker may wait for either, and then raises it.
+            self.computed.set()
+            self.over.set()
+
+    def _check(self) -> None:
+        if self._is_cancelled:
+            raise Aborted("the exchange was cancelled")
+
+    def wake(self) -> None:
+        """Have it look again at what there is to send."""
+        if not self.over.is_set():
+            self._wake.set()
+
+    def result(self) -> None:
+        """Raise what has ended it, if that was no success. It is over by now."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """End it, if it is not over, and free what it has."""
+        self._is_cancelled = True
+        self._wake.set()
+        self._thread.join()
+        self._wake.close()

@@ -118,8 +118,8 @@ class ReductionMemory:
         tables: int64[world_size, num_nodes]; each worker writes its own row.
         norms: float64[num_blocks]; each worker writes its own blocks.
         times: int64[world_size, fields of `StepTimes`]; each worker writes its own row.
-        errors: What compression has kept from the others; see `compression.feedback`. None if
-            nothing is compressed.
+        errors: Errors that compression has kept from the others; see `compression.feedback`. None
+            if nothing is compressed.
     """
 
     layout: SlotLayout
@@ -133,6 +133,7 @@ class ReductionMemory:
 
 def share(num_blocks: int, place: int, among: int) -> range:
     """The blocks of one of several workers of a host, by its place among them."""
+    # The ends of one share are the begin of the next, so together they are all blocks, once.
     return range(num_blocks * place // among, num_blocks * (place + 1) // among)
 
 

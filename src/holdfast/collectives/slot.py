@@ -74,7 +74,7 @@ class SlotLayout:
         by_dtype = pack_by_dtype(field_of(name, each) for name, each in buffers.items()).entries
         ordered = {each.name: buffers[each.name] for each in by_dtype}
         averaged = {name: b for name, b in ordered.items() if as_real(b).is_floating_point()}
-        kept = {name: buffer for name, buffer in ordered.items() if name not in averaged}
+        integers = {name: buffer for name, buffer in ordered.items() if name not in averaged}
         self.parameter_names = tuple(parameters)
         self.buffer_names = tuple(averaged)
         added = {f"gradient.{name}": p for name, p in parameters.items()}
@@ -91,7 +91,7 @@ class SlotLayout:
             [
                 *gradients.entries,
                 *averages.entries,
-                *(field_of(f"kept.{name}", buffer) for name, buffer in kept.items()),
+                *(field_of(f"kept.{name}", buffer) for name, buffer in integers.items()),
                 Field("used", "U8", (len(parameters) + len(averaged),)),
                 Field("stats", "F64", (NUM_STATS,)),
                 Field("names", "U8", (NAMES_BYTES,)),

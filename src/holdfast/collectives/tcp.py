@@ -22,20 +22,20 @@ from holdfast.arena.worker_status import WorkerStatus
 from holdfast.errors import HoldfastError
 
 TURN_BYTES: Final = 4 << 20
-"""How much a connection sends, and how much it receives, before it is another one's turn: what the
+"""Bytes that a connection sends, and that it receives, before it is another one's turn: what the
 kernel buffers at most, so that the other end has much to receive at a time."""
 BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that would have to wait."""
+"""Errors of a socket that would have to wait."""
 
 Place = tuple[int, int]
 """The position of another host in its generation, and a lane."""
 Buffers = Iterator[memoryview | None]
-"""What to send, or where to receive, one after the other; None where there is nothing to do until
+"""Memory to send or to receive into, one after the other; None where there is nothing to do until
 something else has been received. It is resumed when a buffer is sent, or full."""
 
 
 STALL_S: Final = 2.0
-"""How long nothing may come from a peer, of which its host may know that it is computing."""
+"""Time in which nothing may come from a peer, of which its host may know that it is computing."""
 
 
 class StallReport(Protocol):
@@ -168,7 +168,7 @@ class Deadline:
         raise AssertionError("unreachable")
 
     def in_thread(self, check: Callable[[], None]) -> Deadline:
-        """The same limit for another thread, which shows no wait and reports no peer.
+        """This deadline for another thread, which shows no wait and reports no peer.
 
         Args:
             check: Raises if the thread is to end.

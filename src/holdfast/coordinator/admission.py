@@ -80,6 +80,7 @@ class Admission:
             return self._joined(known.host, request)
         digest = self._token_of(request, before, now)
         replaced = {before.host} if before else set()
+        # A host that joins again takes the place that it had, even if its loss was not noticed yet.
         if len(self._remote(present, now) - replaced) >= self._joining:
             raise Refused(
                 f"one host more than the {self._joining} that may join",
@@ -110,6 +111,7 @@ class Admission:
 
     def key_of(self, generation: int) -> str:
         """Secret of the members of a generation, hexadecimal."""
+        # It follows from the run's secret, so a coordinator on another host gives the same one.
         return hmac.digest(self._secret, f"generation {generation}".encode(), "sha256").hex()
 
     def _token_of(self, request: JoinMessage, before: Identity | None, now: float) -> str:

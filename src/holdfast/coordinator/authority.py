@@ -119,6 +119,8 @@ class Authority:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
         if role == Role.COORDINATOR:
             names.append(x509.DNSName(SERVER_NAME))
+        # Agents and workers also connect to each other, so they are clients too; a coordinator only
+        # serves, and gRPC compares the name of a server.
         asks = [] if role == Role.COORDINATOR else [ExtendedKeyUsageOID.CLIENT_AUTH]
         issuer = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
         return _in_pem(

@@ -72,6 +72,8 @@ class CheckpointServer:
             wanted = self._checkpoints.begin(host)
             self._on_change()
             pulled = _pulled(aiter(stream), loop, transfer_timeout_s(wanted.size_bytes))
+            # If the call is cancelled, the thread still writes: no other host may send before it
+            # has ended.
             await asyncio.shield(self._received(host, wanted, pulled))
         except (CheckpointError, OSError) as error:
             await context.abort(grpc.StatusCode.ABORTED, str(error))
@@ -118,6 +120,7 @@ def _pulled(
     async def next_piece() -> bytes:
         return await anext(stream, b"")
 
+    # The loop alone may read the stream; the thread has it read one message and waits.
     while True:
         pending = asyncio.run_coroutine_threadsafe(next_piece(), loop)
         try:

@@ -112,6 +112,7 @@ class CollectedCheckpoints:
         expected = self._expected
         if self.is_receiving or expected is None or expected[0] != host:
             raise CheckpointError("a checkpoint that was not asked for; offer it first")
+        # From here on every offer is put off until `receive` has ended.
         self._expected = None
         self.is_receiving = True
         return expected[1]

@@ -128,6 +128,8 @@ class Dispatcher:
     def _perform(self, action: RunAction) -> None:
         match action:
             case AppendToJournal(entry):
+                # It waits for the disk or for other hosts, and no event is handled meanwhile: what
+                # follows from the entry must not happen before it is durable.
                 self._journal.append(entry)
             case SendDesiredState(host, desired):
                 self._send(host, desired)
@@ -144,6 +146,7 @@ class Dispatcher:
 
     async def _look_at_host(self, probe: Probe) -> None:
         loop = asyncio.get_running_loop()
+        # In a thread: a host that does not answer takes tenths of a second.
         is_reached = await loop.run_in_executor(self._probers, accepts, probe.address)
         self._log.event("host-probed", host=probe.host, answered=is_reached)
         self.tell(ProbeCompleted(probe.number, is_reached))

@@ -94,10 +94,14 @@ class HostFiles:
         content = _content(message)
         key = host, message.file
         known = self._ends.get(key)
+        # An answer may have been lost, and the host sends the same again: only what comes after
+        # the known end is new.
         fresh = content[max(0, (known or message.offset) - message.offset) :]
         is_event = message.file == EVENTS
         if is_event:
             fresh = _shipped_events(fresh)
+        # A coordinator before this one may have appended the first part, which no end tells here.
+        # Events that are twice in the log would be counted twice.
         if fresh and not (known is None and is_event and _is_at_end(target, fresh)):
             self._append(host, target, fresh)
         self._ends[key] = max(known or 0, message.offset + len(content))

@@ -119,6 +119,7 @@ class JoinServer:
             ssl_shutdown_timeout=TIMEOUT_S,
         )
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        # A stranger has no certificate. One that is shown was verified, and names who joins again.
         try:
             identity = Identity.of_peer(transport.get_extra_info("peercert"))
             answer = await self._answer_to(reader, identity, address)

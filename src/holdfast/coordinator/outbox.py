@@ -91,6 +91,7 @@ class Watchers:
 
     def show(self) -> None:
         """Send all commands the state if it has changed, and the progress at intervals."""
+        # Called after each event, of which most change nothing that a command shows.
         state = self._state()
         now = asyncio.get_running_loop().time()
         is_due = self._machine.watched and now >= self._show_at

@@ -35,6 +35,8 @@ def policy_of(job: Job) -> RecoveryPolicy:
     is_alone = job.most_hosts == 1
     continues = not is_alone and not job.has_process_groups  # without a host that is lost
     is_elastic = job.most_hosts > job.hosts
+    # The size below which the run waits: any that is left, the size that it begins with, or None,
+    # which is a full world.
     least = 1 if shrinks or continues else job.workers if is_elastic else None
     timeout_s = HEARTBEAT_TIMEOUT_S if is_alone else HOST_TIMEOUT_S
     return RecoveryPolicy(

@@ -3,9 +3,26 @@
     coordinator ── JournalRequest ──▶ node of this host ── log ──▶ nodes of other hosts
                 ◀─ JournalAnswer ───
 
-An entry is durable once a majority of the voters has it: a coordinator on another host takes over
-with all of them (`core.consensus`). The node is in the command of this host, which outlives the
-coordinator.
+The node is in the command of this host, which outlives the coordinator. It keeps the journal in the
+logs of the hosts (`core.consensus`) or in etcd (`runs.replication.etcd_node`). An entry is durable
+once a majority of the voters has it, or etcd: a coordinator on another host takes over with all.
+
+Entries. A run on one host needs only the decisions of its state machine. Here the journal also has
+what a successor on another host needs: the secrets with which it lets hosts join, the hosts that
+were let in, the nodes to tell where it is, and the hosts that take part, of which some vote.
+
+Begin. A coordinator reads all entries. The node answers once those that are under way are
+committed: an earlier coordinator of this host may have proposed them and ended.
+
+Append. One request is under way at a time, and `append` returns with its answer. So no agent hears
+of a decision that can still be lost. A request that changes the hosts names all of them: the node
+chooses the voters from these.
+
+Failures. If this process ends, the command starts another, which reads the same entries. If no
+majority can be reached, a request waits. Once the node leads no longer, it closes the connection:
+the request raises, and this process ends. If the host is lost, the node of another host is elected,
+and `runs.hosts.succession` starts a coordinator there. The journal names the lost host as the
+leader before, so that coordinator knows which agents were lost with it.
 """
 
 from __future__ import annotations
@@ -30,7 +47,7 @@ class RunSecrets(Message):
 
     Attributes:
         authority, coordinator: Credentials of the authority and of its coordinator, as JSON.
-        generation_key: What the keys of generations are derived from, hexadecimal.
+        generation_key: Secret from which the keys of generations are derived, hexadecimal.
     """
 
     authority: str = Field(repr=False)
@@ -175,6 +192,7 @@ class ReplicatedJournal:
     def lost(self) -> list[str]:
         """The agents of the host that led before this one: it was lost, or it has left."""
         present = [each.present for each in self._entries if each.present is not None]
+        # A coordinator that is started again on its host has lost no agent.
         if not present or present[-1].leader == self._node:
             return []
         return [agent for agent, node in present[-1].nodes.items() if node == present[-1].leader]
@@ -194,6 +212,7 @@ class ReplicatedJournal:
         Raises:
             HoldfastError: This host leads no longer.
         """
+        # Nothing is noted at first, so a new coordinator always names its host as the leader.
         if nodes != self._present:
             self._present = dict(nodes)
             present = HostsPresent(nodes=self._present, leader=self._node)

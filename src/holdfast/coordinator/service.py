@@ -1,6 +1,11 @@
 """Service: turns the messages of agents and commands into events, and answers them.
 
 It handles the remote procedure calls. `coordinator.dispatcher` has the machine and the time.
+
+A stream is only the way to a client. What is sent on it is the newest whole state (`Outbox`), so a
+stream that breaks loses nothing, and a client that reads slowly skips states. A client that may not
+do what it asks gets an error, and is counted and logged. An error of the journal ends the process:
+what cannot be made durable must not happen.
 """
 
 from __future__ import annotations
@@ -107,7 +112,7 @@ class RunService:
         self._scaled = 0  # workers that a command has asked for last
 
     async def serve(self, address: str, public: str = "", lost: Sequence[str] = ()) -> None:
-        """Serve until the run has ended and a command that was told so disconnects.
+        """Serve until the run has ended and one command has read the end.
 
         Args:
             address: The address in gRPC's notation, for this host.
@@ -132,6 +137,8 @@ class RunService:
         async with self._joining(server, public):
             await server.start()
             self._dispatcher.wake_when_due()
+            # Agents of the host that led before: they had no stream to this coordinator whose end
+            # would tell it.
             for host in lost:
                 ranks = [rank for rank, its in self._machine.members.items() if its == host]
                 self._log.event("host-lost", host=host, ranks=ranks)
@@ -204,7 +211,8 @@ class RunService:
                 await self._refuse(context, outbox.refusal)
         finally:
             listening.cancel()
-            # If a newer stream has taken its place, the agent is not disconnected.
+            # If a newer stream has taken its place, the agent is not disconnected. An end of the
+            # stream is no loss yet: the machine gives the agent some time to come back.
             for host in [name for name, own in self._agents.items() if own is outbox]:
                 del self._agents[host]
                 if self._machine.stage != Stage.END:
@@ -239,6 +247,8 @@ class RunService:
         host = await self._host_of(context)
         machine = self._machine
         job = self._files.job
+        # Noted before the agent starts: until its first status nothing else names this node, and
+        # the coordinator may move meanwhile.
         if self._admission is not None and job.moves and message.node:
             try:
                 self._admission.expect(host, message.node)
@@ -288,6 +298,7 @@ class RunService:
         finally:
             reading.cancel()
             self._watchers.remove(outbox)
+            # The command has read the end and has left: nothing needs this process any more.
             if over:
                 self._dispatcher.end()
 
@@ -298,6 +309,8 @@ class RunService:
             async for request in requests:
                 for name in request.lost:
                     present = [*self._machine.hosts]
+                    # An engine knows its agents by the names under which it has placed them, to
+                    # which joining adds a suffix.
                     for host in {name, *(each for each in present if is_agent_of(each, name))}:
                         self._dispatcher.tell(AgentLost(host))
                 if request.stop or request.abort:
@@ -324,6 +337,7 @@ class RunService:
                 return ScaledMessage(refusal="the run is over")
             self._handled.clear()
             await self._handled.wait()
+            # Of two requests the newer one counts: the size of the older one never comes.
             if self._scaled != workers:
                 return ScaledMessage(refusal=f"it was scaled to {self._scaled} meanwhile")
         step = machine.resume_point.step if machine.resume_point else 0

@@ -1,4 +1,14 @@
-"""Actions that the state machines ask their shells to perform, and the journal's entries."""
+"""Actions that the state machines ask their shells to perform, and the journal's entries.
+
+A shell performs the actions of an event in order. An action that takes time has an event as its
+answer, which may come much later:
+
+    ForkWorker, KillWorker      WorkerExited, at the end of the process
+    ProbeHost                   ProbeCompleted
+    FindCheckpoint              CheckpointFound
+    PrepareCheckpoint           CheckpointPrepared
+    CompleteCheckpoint          CheckpointCompleted
+"""
 
 from __future__ import annotations
 
@@ -17,6 +27,8 @@ from holdfast.core.protocol import (
     Standby,
     Status,
 )
+
+# Entries of the journal: what a successor of the coordinator cannot learn from statuses.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,9 @@ class RunEnded:
 JournalEntry = GenerationOpened | RunEnded
 
 
+# Actions of the coordinator.
+
+
 @dataclass(frozen=True, slots=True)
 class AppendToJournal:
     """Make an entry durable before any later action is performed."""
@@ -93,6 +108,9 @@ class RefuseHost:
 
 
 RunAction = AppendToJournal | SendDesiredState | ProbeHost | RefuseHost
+
+
+# Actions of an agent.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +153,10 @@ class ResumeWorkers:
     generation: int
     start: ResumePoint
     addresses: Mapping[int, str] = field(default_factory=dict)
+
+
+# Of these the disk decides how long they take. They are performed in their order, apart from all
+# others.
 
 
 @dataclass(frozen=True, slots=True)

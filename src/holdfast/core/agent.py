@@ -275,8 +275,8 @@ class AgentStateMachine:
         self._saving.end_generation()
         self._newest_checkpoint = self._eviction = None
         self._fit.intersection_update(desired.standbys)
-        kept = () if desired.restart_all else (*desired.ranks, *desired.standbys)
-        kills = self._kill_all(keep=kept)
+        survivors = () if desired.restart_all else (*desired.ranks, *desired.standbys)
+        kills = self._kill_all(keep=survivors)
         forks = self._fork_missing()
         # The abort comes first: workers that wait for one that is killed then halt.
         abort = Abort(self.generation, forgets=desired.restart_all)

@@ -1,4 +1,8 @@
-"""Events that the state machines of the coordinator and of an agent handle."""
+"""Events that the state machines of the coordinator and of an agent handle.
+
+Events of different processes come in any order: a machine compares generations and numbers, and
+ignores what is older.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from holdfast.core.protocol import (
     Status,
     StoredCheckpoint,
 )
+
+# Events of the coordinator. A probe and a tick may also be an agent's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,9 @@ RunEvent = (
     | ProbeCompleted
     | Tick
 )
+
+
+# Events of an agent: of the coordinator, its workers, its disk and its user.
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Exit:
         exhausted: The memory that ran out, in words, if the kernel has just OOM-killed a process.
         cap: The most shards of a step that it has the memory for if it ran out of memory; None if
             the others cannot compute the rest.
-        advice: What helps if it ran out of memory.
+        advice: Remedies if it ran out of memory.
         cancelled: True if its agent killed it for no fault of its own.
         halting: True if its generation was over.
         after_failure: True if it was running when another worker of this host failed, and had not
@@ -139,8 +139,8 @@ def describe(status: int) -> str:
     """An exit status, or the negative number of a signal, in words."""
     if status >= 0:
         return f"exited {status}"
-    known = -status in set(signal.Signals)
-    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}"
+    has_name = -status in set(signal.Signals)
+    return f"was killed by {signal.Signals(-status).name if has_name else f'signal {-status}'}"
 
 
 def oom_killed(exhausted: str) -> str:
@@ -149,7 +149,7 @@ def oom_killed(exhausted: str) -> str:
 
 
 def memory_advice(batch: int = 0, movable_shards: int = 0) -> str:
-    """What helps a worker that ran out of memory.
+    """Remedies for a worker that ran out of memory.
 
     Args:
         batch: Samples of a step.

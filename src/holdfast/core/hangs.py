@@ -60,7 +60,7 @@ class Observation:
 
 
 @dataclass(slots=True)
-class _Known:
+class _History:
     """A worker that was observed before.
 
     Attributes:
@@ -88,57 +88,59 @@ class HangDetector:
     def __init__(self, user_s: float, *, together: bool = False) -> None:
         self._limits = {PhaseKind.HOLDFAST: OWN_CODE_TIMEOUT_S, PhaseKind.USER: user_s}
         self._together = together
-        self._known: dict[int, _Known] = {}
+        self._seen: dict[int, _History] = {}
 
     def see(self, observations: Mapping[int, Observation], now: float) -> dict[int, str]:
         """Take observations of all workers, by process; returns why some hang."""
-        self._known = {
-            process: self._compare(self._known.get(process), observation, now)
+        self._seen = {
+            process: self._compare(self._seen.get(process), observation, now)
             for process, observation in observations.items()
         }
         # In a script, one that waits looks like one that hangs. While any of them works, none hangs
         # but those that the kernel has stopped.
-        hangs = {p: why for p, known in self._known.items() if (why := self._judge(known, now))}
+        hangs = {p: why for p, history in self._seen.items() if (why := self._judge(history, now))}
         in_user_code = {p for p, seen in observations.items() if seen.phase_kind is PhaseKind.USER}
         if self._together and not in_user_code <= hangs.keys():
             return {process: why for process, why in hangs.items() if observations[process].stopped}
         return hangs
 
-    def _judge(self, known: _Known, now: float) -> str:
+    def _judge(self, history: _History, now: float) -> str:
         """Reason for which a worker hangs, or nothing."""
-        if known.stopped_since is not None:
-            stopped_s = now - known.stopped_since
+        if history.stopped_since is not None:
+            stopped_s = now - history.stopped_since
             return f"was stopped for {stopped_s:.1f} s" if stopped_s >= STOPPED_S else ""
-        if known.last.phase_kind is PhaseKind.WAITING:
+        if history.last.phase_kind is PhaseKind.WAITING:
             return ""
         # A phase that took long before may take long again.
-        recent = known.durations.get(known.last.phase_kind, deque())
-        limit = max(self._limits[known.last.phase_kind], MAX_SLOWDOWN * max(recent, default=0.0))
-        idle_s = now - known.idle_since
+        recent = history.durations.get(history.last.phase_kind, deque())
+        limit = max(self._limits[history.last.phase_kind], MAX_SLOWDOWN * max(recent, default=0.0))
+        idle_s = now - history.idle_since
         others = ", nor did any other worker" if self._together else ""
         return f"did nothing{others} for {idle_s:.1f} s" if idle_s >= limit else ""
 
     @staticmethod
-    def _compare(known: _Known | None, observation: Observation, now: float) -> _Known:
+    def _compare(history: _History | None, observation: Observation, now: float) -> _History:
         """History of a worker with one more observation."""
         # After a gap the agent may have been stopped together with the worker: begin again.
-        if known is None or now - known.seen_at > MAX_OBSERVATION_GAP_S:
-            return _Known(observation, now, now, observation.cpu_s)
-        before = known.last
-        known.last = observation
-        known.seen_at = now
+        if history is None or now - history.seen_at > MAX_OBSERVATION_GAP_S:
+            return _History(observation, now, now, observation.cpu_s)
+        before = history.last
+        history.last = observation
+        history.seen_at = now
         if observation.since != before.since:
-            recent = known.durations.setdefault(before.phase_kind, deque(maxlen=NUM_RECENT_PHASES))
+            recent = history.durations.setdefault(
+                before.phase_kind, deque(maxlen=NUM_RECENT_PHASES)
+            )
             recent.append(observation.since - before.since)
         # A new phase is progress, and so is processor time above what idle threads use.
-        worked_s = observation.cpu_s - known.cpu_then_s
+        worked_s = observation.cpu_s - history.cpu_then_s
         if observation.since != before.since or worked_s > IDLE_CPU_FRACTION * (
-            now - known.idle_since
+            now - history.idle_since
         ):
-            known.idle_since = now
-            known.cpu_then_s = observation.cpu_s
+            history.idle_since = now
+            history.cpu_then_s = observation.cpu_s
         if not observation.stopped:
-            known.stopped_since = None
-        elif known.stopped_since is None:
-            known.stopped_since = now
-        return known
+            history.stopped_since = None
+        elif history.stopped_since is None:
+            history.stopped_since = now
+        return history

@@ -80,11 +80,11 @@ class Heartbeats:
 
     def record(self, host: str, now: float) -> None:
         """Record a heartbeat of `host`."""
-        known = self._arrivals.get(host)
-        if known is None:
+        arrivals = self._arrivals.get(host)
+        if arrivals is None:
             self._arrivals[host] = _Arrivals(now, self._interval_s, self._interval_s / 4)
         else:
-            known.add((now,), self._interval_s)
+            arrivals.add((now,), self._interval_s)
         self._enqueue(host)
 
     def shorten_deadline(self, host: str, deadline: float) -> None:

@@ -135,17 +135,17 @@ class Links:
             return None
         # If nothing is decided now, the reports are looked at again after another wait.
         self._decide_at = now + GRACE_S
-        known = [host for host in hosts if host not in suspected]
+        trusted = [host for host in hosts if host not in suspected]
         reports = [
             (frozenset((host, peer)), is_reached)
             for host, peers in self._severed.items()
             for peer, is_reached in peers.items()
-            if host in known and peer in known
+            if host in trusted and peer in trusted
         ]
         # A pair is severed if either side cannot reach the other.
         severed = {pair for pair, is_reached in reports if not is_reached}
         if severed:
-            fence = _cover(severed, known)
+            fence = _cover(severed, trusted)
             peers = sorted(frozenset[str]().union(*severed) - set(fence))
             reason = f"cannot reach {', '.join(peers or fence)}"
             return LinkDecision(fence=fence, reason=reason)
@@ -156,13 +156,13 @@ class Links:
         return None
 
 
-def _cover(severed: Collection[frozenset[str]], known: Sequence[str]) -> tuple[str, ...]:
+def _cover(severed: Collection[frozenset[str]], hosts: Sequence[str]) -> tuple[str, ...]:
     """Hosts without which no link is severed: again and again the one with most such links."""
     fence = list[str]()
     left = set(severed)
     while left:
         # Among hosts with as many such links the one that joined last goes.
         links = Counter(host for pair in left for host in pair)
-        fence.append(max(known, key=lambda host: (links[host], known.index(host))))
+        fence.append(max(hosts, key=lambda host: (links[host], hosts.index(host))))
         left = {pair for pair in left if fence[-1] not in pair}
     return tuple(fence)

@@ -71,8 +71,8 @@ class Membership:
     def can_compute(self) -> bool:
         """True if all workers of a full world together may have the memory for a step."""
         # A rank whose host is lost may be placed on one with more.
-        known = [rank for rank, cap in self.caps.items() if cap.host in self.statuses]
-        return len(known) < self._full or self._have_memory(known)
+        capped = [rank for rank, cap in self.caps.items() if cap.host in self.statuses]
+        return len(capped) < self._full or self._have_memory(capped)
 
     @property
     def most_shards(self) -> dict[int, int]:
@@ -140,12 +140,12 @@ class Membership:
 
     def join(self, status: Status) -> bool:
         """Record a host's status; returns False if a newer one is recorded already."""
-        known = self.statuses.get(status.host)
-        if known is not None and status.number < known.number:
+        older = self.statuses.get(status.host)
+        if older is not None and status.number < older.number:
             return False  # one with the same number is repeated on a new connection
         # The sum is kept up to date, since it is asked for with every status of a thousand hosts.
         self.statuses[status.host] = status
-        self._capacity += self._capacity_of(status) - (self._capacity_of(known) if known else 0)
+        self._capacity += self._capacity_of(status) - (self._capacity_of(older) if older else 0)
         return True
 
     def _capacity_of(self, status: Status) -> int:
@@ -256,8 +256,8 @@ class Membership:
 
     def _drop_standbys(self, ranks: Collection[int]) -> None:
         if any(rank in self.standbys for rank in ranks):
-            kept = {rank: each for rank, each in self.standbys.items() if rank not in ranks}
-            self.standbys = kept
+            remaining = {rank: each for rank, each in self.standbys.items() if rank not in ranks}
+            self.standbys = remaining
 
     def opened(self, generation: int, *, restart_all: bool) -> GenerationOpened:
         """The entry for a generation with the ranks that were assigned."""

@@ -69,7 +69,7 @@ class Cap:
 
     Attributes:
         host: Its host.
-        shards: How many; 0 if the rank is no member any more.
+        shards: Their number; 0 if the rank is no member any more.
     """
 
     host: str
@@ -233,7 +233,7 @@ class Status:
         capacity: Number of workers that it can run.
         failed: Failures of workers of this generation, by rank, in the order of their exits.
         eviction: Worker of this generation that its workers ask to put on standby, if any.
-        fit: Those of its ranks on standby that can return: the worker is fast again, or has ended,
+        fit: Ranks of it on standby that can return: the worker is fast again, or has ended,
             so that a new one will be forked.
         addresses: Address at which each halted worker accepts connections of other hosts, by rank.
         numerics: Facts that decide the bits of its workers, by name; empty if there is one host.
@@ -263,14 +263,17 @@ class Status:
             whether new ones can be made.
     """
 
+    # Who speaks, and how far it is.
     host: str
     number: int
     generation: int = 0
     stage: Stage = Stage.IDLE
     capacity: int = 0
+    # Changes of membership.
     failed: Mapping[int, Failure] = field(default_factory=dict)
     eviction: Eviction | None = None
     fit: frozenset[int] = frozenset()
+    # Once all of its workers have halted: what the resume point is chosen from.
     addresses: Mapping[int, str] = field(default_factory=dict)
     numerics: Mapping[str, str] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
@@ -278,6 +281,7 @@ class Status:
     reduced_step: int = 0
     finished: frozenset[int] = frozenset()
     result: Mapping[str, Any] | None = None
+    # Checkpoints of this host.
     newest_checkpoint: StoredCheckpoint | None = None
     draft: Draft | None = None
     lost_checkpoint: bool = False
@@ -286,6 +290,7 @@ class Status:
     stop: bool = False
     leaves: bool = False
     progress: Mapping[int, WorkerProgress] = field(default_factory=dict)
+    # The network between hosts, as this one sees it.
     probe_address: str = ""
     probed: Mapping[int, bool] = field(default_factory=dict)
     severed: Mapping[str, bool] = field(default_factory=dict)

@@ -68,10 +68,10 @@ class RestartBudget:
         if not failure.repeatable:
             return ""
         # Progress moves the step from which generations resume; a wrong replica is one rank's own.
-        place = (step, rank if failure.state_untrusted else None)
+        key = (step, rank if failure.state_untrusted else None)
         soon = now - self._resumed_at < self._policy.repeat_window_s
-        self._in_a_row = self._in_a_row + 1 if soon and place == self._last else 1
-        self._last = place
+        self._in_a_row = self._in_a_row + 1 if soon and key == self._last else 1
+        self._last = key
         if self._in_a_row > self._policy.max_repeats > 0:
             failures = f"{self._in_a_row} failures {self._without_progress(failure)}"
             return f"rank {rank} {failure.cause}; {failures}"

@@ -48,7 +48,7 @@ def choose_resume_point(members: Mapping[int, str], statuses: Sequence[Status]) 
 
 def _left_behind(members: Mapping[int, str], statuses: Sequence[Status]) -> ResumePoint | None:
     """The newest state that lost workers have left; a checkpoint may be newer only if it is of
-    another life of the run.
+    another attempt.
     """
     left = {
         rank: steps

@@ -17,7 +17,7 @@ from holdfast.data.permutation import Indices
 from holdfast.errors import JobError
 
 Batch: TypeAlias = Any
-"""What a data set returns for some samples: usually `(x, y)`, tensors with one row per sample."""
+"""Values of a data set for some samples: usually `(x, y)`, tensors with one row per sample."""
 
 Collate = Callable[[list[Any]], Batch]
 """Makes a batch of a list of samples."""

@@ -23,7 +23,7 @@ BLOCK: Final = 512
 """Samples per block that a source reads."""
 
 _PART: Final = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\D.*)?")
-"""How the parts of a data set are commonly named: `train-00000-of-00008.parquet`."""
+"""Common form of the names of a data set's parts: `train-00000-of-00008.parquet`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

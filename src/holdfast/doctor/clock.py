@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.doctor.finding import Finding, advice, fault, ok
 
 MAX_SKEW_S: Final = 5.0
-"""How much clocks of hosts and file systems may differ."""
+"""Greatest difference of the clocks of hosts and file systems."""
 REMEDY: Final = "synchronize it (chronyd, systemd-timesyncd or ntpd)"
 _TIMEX_BYTES: Final = 208
 _MAX_ERROR: Final = 3

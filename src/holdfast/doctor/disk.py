@@ -19,7 +19,7 @@ from holdfast.doctor.finding import Finding, advice, fault, ok
 from holdfast.linux.files import replace_synced, sync_directory, write_synced
 
 SAMPLE_BYTES: Final = 1 << 20
-"""How much is written to see whether and how fast that works."""
+"""Size of what is written to see whether and how fast that works."""
 SLOW_SYNC_S: Final = 0.5
 """A write of SAMPLE_BYTES that takes longer than this delays checkpoints."""
 LEAST_BYTES: Final = 16 << 20

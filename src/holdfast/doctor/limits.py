@@ -15,9 +15,9 @@ from holdfast.linux.control_groups import groups
 from holdfast.linux.supply import usable_cores
 
 STACK_BYTES: Final = 64 << 10
-"""Of the threads that are only there to be counted."""
+"""Stack of the threads that are only there to be counted."""
 MAX_TASKS: Final = 4096
-"""How many threads are started at most."""
+"""Most threads that are started."""
 
 
 def descriptors(needs: HostNeeds) -> Finding:

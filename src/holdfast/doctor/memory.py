@@ -17,9 +17,9 @@ from holdfast.linux.host_memory import available
 SHM: Final = Path("/dev/shm")  # noqa: S108  # where libraries make shared memory
 _SHM_CHECK: Final = str(SHM)
 SHM_BYTES: Final = 64 << 20
-"""What NCCL and DataLoaders of PyTorch get by with, per worker; the default of Docker for all."""
+"""Memory that NCCL and DataLoaders of PyTorch need, per worker; the default of Docker for all."""
 MARGIN: Final = 0.9
-"""How much of the available memory is taken at most, so that no other process is OOM-killed."""
+"""Most of the available memory that is taken, so that no other process is OOM-killed."""
 
 
 def arena(size_bytes: int) -> Finding:

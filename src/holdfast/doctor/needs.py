@@ -14,7 +14,7 @@ from holdfast.job.train_job import TrainJob, TrainRequest
 from holdfast.launch.environment import left_out
 
 LEAST_DESCRIPTORS: Final = 64
-"""Of the command, the coordinator and the fork server."""
+"""Descriptors of the command, the coordinator and the fork server."""
 DESCRIPTORS_PER_WORKER: Final = 24
 """That the agent holds for each worker, and the worker for its host."""
 DESCRIPTORS_PER_HOST: Final = 16

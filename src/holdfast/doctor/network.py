@@ -16,7 +16,7 @@ from holdfast.runs.hosts.endpoint import address_towards
 
 LOOPBACK: Final = "127.0.0.1"
 TIMEOUT_S: Final = 5.0
-"""How long a connection on this host, or looking up its name, may take."""
+"""Time that a connection on this host, or looking up its name, may take."""
 _MESSAGE: Final = b"holdfast"
 
 

@@ -19,9 +19,9 @@ from holdfast.strict import Strict
 from holdfast.tasks import reference
 
 TIMEOUT_S: Final = 180.0
-"""How long importing torch and building the model may take."""
+"""Time that importing torch and building the model may take."""
 UNKNOWN_BYTES: Final = 64 << 20
-"""How much shared memory is made for a model whose size is not known."""
+"""Shared memory that is made for a model whose size is not known."""
 
 
 class Gpu(Strict):

@@ -33,9 +33,9 @@ SHARD: Final = 8
 LEAST_WORKERS: Final = 2
 MAX_WORKERS: Final = 8
 TIMEOUT_S: Final = 60.0
-"""How long workers of the trial wait for each other."""
+"""Time that workers of the trial wait for each other."""
 LATE_S: Final = 120.0
-"""How long a trial may take."""
+"""Time that a trial may take."""
 _KEPT: Final = ("sync", "device", "network", "numerics", "heartbeat")
 """Keys of the job that the trial has, too."""
 _LOG_LINES: Final = 3

@@ -39,7 +39,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 CHECKPOINTS: Final = 8
-"""How many a trial writes, so that there is one to restart from at any step."""
+"""Checkpoints that a trial writes, so that there is one to restart from at any step."""
 OTHER_WEIGHTS: Final = "other weights than the reference run"
 
 
@@ -119,7 +119,7 @@ class Drill:
     """Tries one job.
 
     Args:
-        job: What is tried. A trial writes more checkpoints, and recomputes what is not finite if
+        job: Tried job. A trial writes more checkpoints, and recomputes what is not finite if
             that is the fault; neither affects the weights. No run sends notifications, nor
             anything to trackers.
         seed: Seed for the target rank and step of each fault.

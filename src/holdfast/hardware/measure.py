@@ -24,7 +24,7 @@ from holdfast.linux.lifeline import die_with_parent
 from holdfast.linux.supply import model_name, usable_cores
 
 LIMIT_S: Final = 0.3
-"""How long one rate of one device is measured."""
+"""Time for which one rate of one device is measured."""
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ class GpuNames:
         return (self.uuid,) if self.instances is None else tuple(self.instances.values())
 
     def named(self, name: str) -> tuple[str, ...]:
-        """Those that a name means, which CUDA allows to be the beginning of a UUID."""
+        """UUIDs that a name means, which CUDA allows to be the beginning of one."""
         instances = (self.instances or {}).items()
         found = (uuid for old, uuid in instances if name == old or uuid.startswith(name))
         return self.uuids if self.uuid.startswith(name) else tuple(found)
@@ -155,7 +155,7 @@ class Driver:
 
 
 def driver_gpus() -> tuple[list[DriverGpu], str]:
-    """As `Driver.gpus`, and why there are none, in words; the latter is empty if it works."""
+    """The GPUs of `Driver.gpus`, and why there are none, in words; empty if it works."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:

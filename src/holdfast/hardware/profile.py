@@ -31,7 +31,7 @@ class GpuState(StrictFields):
         temperature_c: Degrees Celsius.
         power_w, power_limit_w: Power that it draws, and may draw.
         utilization: The share of time in which it computed, from 0 to 1.
-        clock_mhz, max_clock_mhz: Of its multiprocessors.
+        clock_mhz, max_clock_mhz: Clock of its multiprocessors.
         used_bytes: Bytes of its memory.
         slowed_by: Why its clock is reduced, in words.
     """

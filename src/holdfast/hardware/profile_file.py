@@ -21,7 +21,7 @@ ANY_HOST: Final = "*"
 MAX_BYTES: Final = 16 << 20
 """The largest profile file: the links of some 300 hosts."""
 _SHOWN: Final = 3
-"""How many mistakes are shown at once."""
+"""Mistakes that are shown at once."""
 
 
 class Profiles(BaseModel):

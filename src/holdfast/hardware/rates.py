@@ -35,13 +35,13 @@ ROUND_S: Final = 0.01
 """A round has as many calls as take this long: a clock and a launch must not count."""
 MIN_ROUNDS: Final = 3
 PATIENCE: Final = 5
-"""How many times as long rounds that do not agree are repeated."""
+"""Factor of the time for which rounds that do not agree are repeated."""
 AGREEING: Final = 3
-"""How many of the best rounds must agree."""
+"""Number of the best rounds that must agree."""
 TOLERANCE: Final = 0.1
 """By which fraction the slowest of these may take longer than the best."""
 MAX_WAIT: Final = 0.05
-"""How long threads may have waited for a processor in a round that counts, as a fraction of it."""
+"""Wait of threads for a processor in a round that counts, at most, as a fraction of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

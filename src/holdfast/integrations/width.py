@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
-    """How a step is divided.
+    """Division of a step.
 
     Attributes:
         micro_batch: Samples of a micro-batch.

@@ -23,11 +23,11 @@ from holdfast.linux.process import stat_of
 NICE: Final = 8
 """Nice value of a process that gives way: it gets a sixth of the CPU time of a competing one."""
 KILL_TIMEOUT_S: Final = 30.0
-"""How long the kernel may take to end a process after SIGKILL."""
+"""Time that the kernel may take to end a process after SIGKILL."""
 LAST_WORDS_BYTES: Final = 4096
 """Space for output on a disk that becomes full: why the process ends is in its log."""
 LAST_LINE_BYTES: Final = 1 << 16
-"""How much of the end of a log is searched for its last line."""
+"""Bytes at the end of a log that are searched for its last line."""
 
 
 Process: TypeAlias = subprocess.Popen[bytes] | ForkedProcess | LentProcess

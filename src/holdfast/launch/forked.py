@@ -25,7 +25,7 @@ from holdfast.launch import control
 from holdfast.linux.lifeline import STOP_SIGNALS, leave_signals_to_parent
 
 REAP_TIMEOUT_S: Final = 5.0
-"""How long a fork server may take to report the exit status of a process that has ended."""
+"""Time that a fork server may take to report the exit status of a process that has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

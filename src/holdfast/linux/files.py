@@ -148,7 +148,7 @@ def reserve(fd: int, size: int) -> None:
     See fallocate(2). Nothing is reserved where the file system cannot.
 
     Args:
-        fd: Of the file, which keeps its size.
+        fd: Descriptor of the file, which keeps its size.
         size: Bytes after its end.
     """
     end = os.fstat(fd).st_size

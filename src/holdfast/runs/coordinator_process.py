@@ -4,6 +4,12 @@
             ◀─ run states ────
 
 A coordinator that dies is started again. It reads its journal, and training does not wait for it.
+The request that the command has made last is sent to every new one.
+
+In a run on several hosts a coordinator runs here only while the node of this host leads
+(`runs.replication.host_node`). Once that leads no longer, the coordinator is ended. If the node
+leads again, another is started, which reads what the journal has by then. If another host leads, or
+this one has left, `restart_if_ended` raises: the run continues there.
 """
 
 from __future__ import annotations
@@ -44,20 +50,20 @@ if TYPE_CHECKING:
     from holdfast.runs.replication.host_node import Node
 
 SOCKET: Final = "coordinator.sock"
-"""Where it listens, in the run's directory; only its owner may connect."""
+"""Socket on which it listens, in the run's directory; only its owner may connect."""
 SHUTDOWN_TIMEOUT_S: Final = 15.0
-"""How long processes may take to leave once the run is over, seconds."""
+"""Time that processes may take to leave once the run is over, seconds."""
 ABORT_TIMEOUT_S: Final = 3.0
-"""How long a run on several hosts may take to be over once it was aborted, seconds."""
+"""Time that a run on several hosts may take to be over once it was aborted, seconds."""
 LISTEN_TIMEOUT_S: Final = 10.0
-"""Longest time until the coordinator of a run that has begun accepts a request."""
+"""Time until the coordinator of a run that has begun accepts a request, at most."""
 SCALE_TIMEOUT_S: Final = 300.0
 """Time that new workers may take until they train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """How other hosts take part in a run.
+    """Terms on which other hosts take part in a run.
 
     Attributes:
         node: The node of this host, which keeps the journal with those of others.
@@ -84,7 +90,7 @@ class CoordinatorProcess:
         forks: Forks the coordinator, if it can.
         log: The run's log of events.
         exits: Counts the ends of coordinators.
-        joining: How other hosts take part; None if the run has one host.
+        joining: Terms on which other hosts take part; None if the run has one host.
 
     Attributes:
         address: Address at which it listens, as gRPC names it.
@@ -291,6 +297,8 @@ class CoordinatorProcess:
         if self._joining is None:
             return True
         node = self._joining.node
+        # It may have lost and won an election since the coordinator was started, which then lacks
+        # entries.
         if node.leads or not node.has_led:
             return self._is_paused or node.times_led == self._times_led
         node.take_news()  # it may have failed
@@ -318,7 +326,7 @@ def scale(run_dir: Path, workers: int) -> ScaledMessage:
 
     Args:
         run_dir: The run's directory, on its first host.
-        workers: How many.
+        workers: Their number.
 
     Raises:
         JobError: The run cannot have so many, or does not run here.

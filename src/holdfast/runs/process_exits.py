@@ -44,6 +44,7 @@ class ProcessExits:
         """
         self.note(what, child)
         assert child.status is not None
+        # A process that exits by itself would do so again. One that was killed is worth a try.
         if child.status > 0:
             words = (
                 child.last_output_line()

@@ -79,6 +79,7 @@ def run(
         WorkerFailed: A worker died or raised.
         HoldfastError: Anything else that ended the run.
     """
+    # Of an earlier start: this process holds the directory, so nothing writes to them any more.
     try:
         CheckpointStore.of_run(directory.path).remove_partial()
     except OSError as error:
@@ -144,6 +145,7 @@ def _supervisor(
         if placement.engine and placement.endpoint:
             make_secrets(directory.path, placement.endpoint)
         joining = _joining(directory, placement, attempt, owned)
+        # Importing torch takes longest, so the fork server starts before the coordinator.
         starter = None
         if placement.has_own_host and not placement.engine:
             node = joining.node.name if joining is not None and joining.moves else ""
@@ -173,12 +175,13 @@ def _supervisor(
 def _joining(
     directory: RunDirectory, placement: Placement, attempt: str, owned: ExitStack
 ) -> Joining | None:
-    """How other hosts take part; None if the run has one host."""
+    """Terms on which other hosts take part; None if the run has one host."""
     endpoint = placement.endpoint
     if endpoint is None:
         return None
     hosts = directory.job.most_hosts
     has_agent = placement.has_own_host and not placement.engine
+    # Without an agent here the coordinator never moves, so its own host keeps the journal.
     etcd = directory.job.etcd if has_agent else None
     node = endpoint.first_node(directory.path, attempt, etcd)
     owned.callback(node.close)

@@ -80,6 +80,8 @@ class RunForkServer:
         self._oom_kills = OomKills()
         job = directory.job
         lent = self._lent
+        # Libraries read variables when they are loaded, and modules stay: a lent server that has
+        # loaded others cannot serve this job.
         has_all = (
             lent is not None
             and lent.variables == job.library_variables

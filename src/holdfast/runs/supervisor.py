@@ -1,7 +1,30 @@
-"""RunSupervisor: brings one run to its end, and replaces control processes and hosts that are lost.
+"""RunSupervisor: supervises a run to its end; replaces control processes and hosts that are lost.
 
-this process ── run requests ─▶ coordinator ◀── statuses ─────── agent ──▶ workers
-◀─ run states ────             ── desired states ─▶
+    this process ── run requests ─▶ coordinator ◀── statuses ────── agent ──▶ workers
+                 ◀─ run states ────             ── desired states ─▶
+
+It is a loop in the thread of the caller. Each turn waits until a process has ended, a state has
+come, or a tick is over. Then it shows the progress, looks at the controls, and replaces what has
+ended. Membership and recovery are the coordinator's to decide; a run goes through these events:
+
+A coordinator ends. Another is started and continues from the journal; no step waits for it.
+
+A host is lost: its agent or its fork server has ended. The coordinator is told, and a host with a
+new name is started in its place. `ProcessExits` limits how often that may happen.
+
+Stop. The coordinator has all workers end after their step, with a checkpoint. If no step was
+computed yet, or the run waits for hosts, nothing can be lost, and it ends without that. It also
+ends if the workers take longer than the job's `timeout_s`.
+
+Abort. In a run on several hosts the coordinator first ends it on the others. Then everything here
+is ended.
+
+Leave. The agent of this host leaves first. Then another host takes over the coordinator, and this
+process ends while the run continues there.
+
+End. The coordinator says that the run is over. Agents get some time to hear of it, and to send a
+last checkpoint. Then everything is ended, also after an error. If this process is killed, the
+kernel kills what it has started (`linux.lifeline`).
 """
 
 from __future__ import annotations
@@ -24,12 +47,12 @@ from holdfast.runs.hosts.hosts import Hosts
 from holdfast.wire.rpc import RunStateMessage
 
 TICK_S: Final = 0.1
-"""How often progress is shown and controls are looked at, seconds."""
+"""Interval at which progress is shown and controls are looked at, seconds."""
 
 LEAVE_TIMEOUT_S: Final = 30.0
-"""How long another host may take to take over the coordinator of one that leaves."""
+"""Time that another host may take to take over the coordinator of one that leaves."""
 IDLE_STOP_S: Final = 5.0
-"""How long a training function may take to come to its first step, once the run is to stop."""
+"""Time that a training function may take to come to its first step, once the run is to stop."""
 _BEFORE_STEPS: Final = {"starting", "evaluate"}
 
 
@@ -91,6 +114,7 @@ class RunSupervisor:
                     raise
                 self._coordinator.restart_if_ended()
                 self._hosts.replace_lost()
+        # Kept: a coordinator that must be started again below begins without a state.
         end = self._coordinator.state
         self._let_hosts_leave()
         self._follower.poll(self._coordinator.state)
@@ -125,7 +149,7 @@ class RunSupervisor:
         return error
 
     def _await_news(self) -> None:
-        """Wait until something has happened, or it is time to look at what nothing announces."""
+        """Block until a process has ended or a message has come, at most `TICK_S`."""
         news = select.poll()  # select itself refuses the descriptors of a large program
         for source in (*self._coordinator.sources(), *self._hosts.sources()):
             news.register(source, select.POLLIN)

@@ -18,7 +18,7 @@ import cloudpickle
 from holdfast.errors import JobError
 
 PREFIX: Final = "by value: "
-"""What the name of such a task begins with, in place of a reference."""
+"""Prefix of the name of such a task, in place of a reference."""
 MAX_BYTES: Final = 1 << 20
 
 _packed: dict[str, bytes] = {}

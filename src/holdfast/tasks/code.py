@@ -22,7 +22,7 @@ from holdfast.linux.files import INSTALLED, is_installed
 from holdfast.tasks import by_value
 
 FOLDER: Final = "code"
-"""Where unpacked sources are, in a run directory."""
+"""Folder of unpacked sources, in a run directory."""
 MAX_PACKED_BYTES: Final = 16 << 20
 MAX_BYTES: Final = 64 << 20
 """The most that sources may take, unpacked."""

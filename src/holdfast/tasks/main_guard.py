@@ -24,7 +24,7 @@ def without_guards(path: Path) -> ast.Module:
 
 
 def program(path: Path) -> CodeType:
-    """What is under the guards of a file, to be run in its module.
+    """Code under the guards of a file, to be run in its module.
 
     Raises:
         JobError: There is nothing.

@@ -29,7 +29,7 @@ _LIBRARIES: Final[dict[type[object], str]] = {
     BertSpec: "holdfast.models.huggingface:build",
     MistralSpec: "holdfast.models.mistral:network",
 }
-"""What imports the libraries of some models, which takes seconds."""
+"""Builders that import the libraries of some models, which takes seconds."""
 
 MAIN: Final = "__main__"
 """The module of a task's file, as in the program: classes and pickles name it."""

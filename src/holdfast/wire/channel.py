@@ -42,6 +42,7 @@ class Channel:
         Raises:
             ConnectionError: The other end is gone.
         """
+        # Descriptors go with the first bytes of their message; the rest of it may follow.
         data = memoryview(message.model_dump_json().encode() + b"\n")
         sent = socket.send_fds(self._socket, [data], fds) if fds else self._socket.send(data)
         self._socket.sendall(data[sent:])
@@ -68,6 +69,7 @@ class Channel:
         self.at_end = not data
         self._buffer += data
         *lines, rest = self._buffer.split(b"\n")
+        # A line that does not end would fill the memory.
         if len(rest) > LIMIT:
             raise ProtocolError(
                 f"a message of more than {LIMIT} bytes; the peer is not a holdfast process"

@@ -1,4 +1,18 @@
-"""CoordinatorChannel: the gRPC channel to a coordinator that may move to another host."""
+"""CoordinatorChannel: the gRPC channel to a coordinator that may move to another host.
+
+    stream of an agent, logs, checkpoints ── a call ─▶ channel ─▶ the present address
+
+Each of these clients has a thread with a channel of its own, and looks at the address before a
+call. If it has changed, the old channel is closed, and its calls end. The host there may be dead,
+so nothing else would end them soon.
+
+A call that is under way looks at intervals whether its answer is of use (`answer_of`). If the
+coordinator has moved, the client gives it up and repeats it at the new address. That does no harm
+if the old coordinator has done it already: a message has the whole state of its sender, or names
+the place in a log or the content that it carries.
+
+A coordinator that is started again at the same address needs none of this: gRPC connects again.
+"""
 
 from __future__ import annotations
 
@@ -66,5 +80,6 @@ def answer_of(call: grpc.Future[Answer], is_over: Callable[[], bool]) -> Answer:
         try:
             return call.result(timeout=LOOK_S)
         except grpc.FutureTimeoutError:
+            # The next turn raises that the call was cancelled, unless it is answered just now.
             if is_over():
                 call.cancel()

@@ -136,6 +136,8 @@ def join(
     """
     from holdfast.wire.certificate_request import new_request  # imports X.509
 
+    # Keys of its own for each time that this host joins; an answer that is lost is asked for again
+    # with the same keys, so it is the same.
     agent = new_request()
     data = new_request()
     request = JoinMessage(
@@ -222,6 +224,7 @@ def _ask(
         socket.create_connection(address, ANSWER_TIMEOUT_S) as plain,
         context.wrap_socket(plain) as connection,
     ):
+        # Compared before anything is sent: no other server gets the token.
         certificate = connection.getpeercert(binary_form=True) or b""
         if not secrets.compare_digest(digest_of(certificate), token.coordinator):
             raise JobError(

@@ -2,6 +2,10 @@
 
 It carries the newest message each way: a message is dropped if a newer one comes before it could be
 sent, and on a new stream the newest is sent again.
+
+A thread keeps the stream, so the client never waits for the network. Whatever ends a stream, the
+next one begins soon, for no message is lost for good. Only a coordinator that refuses the client
+ends the link: `receive` raises. One that has been replaced is not asked and not believed any more.
 """
 
 from __future__ import annotations
@@ -77,6 +81,7 @@ class CoordinatorLink(Generic[Outgoing, Incoming]):
     def send(self, message: Outgoing) -> None:
         """Send a message once the coordinator can be reached, unless a newer one comes first."""
         with self._changed:
+            # The number tells a stream that there is news, also if an equal message follows.
             self._said = (self._said[0] + 1, message)
             self._changed.notify_all()
 

@@ -28,10 +28,12 @@ def accepts(address: str) -> bool:
             connection = connections.enter_context(socket.socket(family, socket.SOCK_STREAM))
             connection.setblocking(False)
             error = connection.connect_ex((host, int(port)))
+            # Known at once: the host is this one, or cannot be reached from here.
             if error != errno.EINPROGRESS:
                 return error == 0
             made[connection.fileno()] = connection
             answered.register(connection, select.POLLOUT)
+            # An earlier attempt may be answered during a later one. A refusal is no acceptance.
             for fd, _events in answered.poll(1000 * ATTEMPT_S):
                 return made[fd].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     return False

@@ -131,7 +131,7 @@ def load_desired_state(sent: bytes) -> DesiredStateMessage:
 
 @lru_cache(maxsize=1)
 def _shared_of(line: bytes) -> _SharedMessage:
-    """What a line says that is the same in each answer of a generation."""
+    """The part of a line that is the same in each answer of a generation."""
     return _SharedMessage.model_validate_json(line)
 
 
@@ -295,6 +295,7 @@ def open_channel(address: str, credentials: Credentials | None) -> grpc.Channel:
 
 def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
     """Credentials of a coordinator, which asks those who connect for a certificate of the run."""
+    # True: without a certificate of the run's authority no call begins.
     own = credentials.key.encode(), credentials.certificate.encode()
     return grpc.ssl_server_credentials([own], credentials.authority.encode(), True)
 

@@ -106,6 +106,7 @@ class Credentials(BaseModel):
 
     def present(self, context: ssl.SSLContext) -> None:
         """Show the own certificate on the connections of a context."""
+        # `ssl` reads files only, and the key must be on no disk.
         with _in_memory(f"{self.certificate}{self.key}".encode()) as memory:
             context.load_cert_chain(f"/proc/self/fd/{memory}")
 

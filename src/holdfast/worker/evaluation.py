@@ -6,12 +6,14 @@ the job's size, and gives the state of a tally. Every worker combines all states
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from rich.filesize import decimal as in_words
@@ -20,6 +22,7 @@ from torch import nn
 
 from holdfast.arena.memory import MAILBOX_BYTES, Phase
 from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import Group
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import Batch, generators_kept, seed_everything
 from holdfast.data.loading.reader import SAME_DATA
@@ -29,16 +32,15 @@ from holdfast.linux.lifeline import INTERRUPT
 from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import to_device
-from holdfast.worker.lockstep import in_lockstep
 from holdfast.worker.metric_states import Results, State, Tally
 
 Measure = Callable[[nn.Module, Batch], Any]
 """Measures a batch, for a tally."""
 
 MAX_STATE_BYTES: Final = 1 << 30
-"""How much the states of all ranges may take."""
+"""Most bytes of the states of all ranges."""
 MAX_RESULTS_BYTES: Final = 1 << 16
-"""How much the results may take as JSON: they are sent to replacements and kept in checkpoints."""
+"""Most bytes of the results as JSON: they are sent to replacements and kept in checkpoints."""
 
 _STOPPED: Final = (1 << 63) - 1
 """In place of the size of its states: a member has left the evaluation, because the run stops."""
@@ -233,3 +235,45 @@ def _results(tally: Tally, payloads: Iterable[bytes]) -> Results:
             f"{MAX_RESULTS_BYTES:,} are kept; return fewer numbers"
         )
     return results
+
+
+B = TypeVar("B")
+
+_HAS_BATCH: Final = 1
+_STOPS: Final = 2
+
+
+def in_lockstep(
+    group: Group,
+    step: int,
+    batches: Iterator[B],
+    any_batch: Callable[[], B],
+    stops: Callable[[], bool],
+) -> Iterator[tuple[B, bool]]:
+    """Yield batches until no member has one: each with True if it counts.
+
+    Where a model is divided over the workers, a forward pass needs all of them. One that has
+    measured its batches repeats its newest one until the others are through, and does not count it.
+
+    Args:
+        group: The members.
+        step: Steps committed so far.
+        batches: Batches of this worker.
+        any_batch: Gives some batch of any worker.
+        stops: True if the run is to stop.
+
+    Raises:
+        Aborted: The generation is over.
+        StopRequested: The run is to stop; all members leave at the same batch.
+    """
+    newest: B | None = None
+    while True:
+        own = next(batches, None)
+        flags = _HAS_BATCH * (own is not None) + _STOPS * stops()
+        seen = functools.reduce(operator.or_, group.barrier(WorkerTag.EVALUATION, step, flags))
+        if seen & _STOPS:
+            raise StopRequested
+        if not seen & _HAS_BATCH:
+            return
+        newest = own or newest or any_batch()
+        yield newest, own is not None

@@ -18,14 +18,14 @@ import torch
 from holdfast.errors import JobError
 
 State = dict[str, torch.Tensor]
-"""What a tally holds after a range, by name."""
+"""State of a tally after a range, by name."""
 Results = dict[str, Any]
 """Numbers by name, or lists of them."""
 
 _SAMPLES: Final = ""
 """The name of the number of samples, which no mean can have."""
 _UPDATES: Final = "_update_count"
-"""Where a metric of torchmetrics counts its updates, and refuses to compute without one."""
+"""Attribute in which a metric of torchmetrics counts updates; without one it computes nothing."""
 
 
 Metrics = Mapping[str, Callable[..., Any]]

@@ -20,9 +20,9 @@ from holdfast.worker.metric_states import together
 from holdfast.worker.progress import Progress
 
 MAX_RECENT: Final = 100
-"""How many of the newest steps a host that has missed them gets."""
+"""Newest steps that a host gets which has missed them, at most."""
 MAX_RECENT_BYTES: Final = 128 << 10
-"""How much they may take as JSON."""
+"""Most bytes of them as JSON."""
 
 
 class Metrics:

@@ -11,7 +11,7 @@ for a worker that gets all of it from another one or from a checkpoint:
     └ UserValues    what user code keeps       worker.membership.worker_state
 
 A commit begins new `Evaluations` and a new `Followup`. The whole of it travels in the header of a
-state transfer, and what a later life of the run needs is written to the manifest of a checkpoint.
+state transfer, and what a later attempt needs is written to the manifest of a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any, Final, Self
 
 from holdfast.checkpoint.manifest import Best
 from holdfast.core.step.loss_scale import LossScale
+from holdfast.data.loading.order import SHUFFLED
+from holdfast.errors import JobError
 from holdfast.rundir import json_lines
 from holdfast.worker.step.commit import RequestFlags, StepOutcome
 from holdfast.worker.user_state.user_values import UserValues, values_of
@@ -40,7 +42,7 @@ class Evaluations:
         metrics: The newest results, by name.
         best: The best evaluation so far, if the job selects one.
         previous_best: The best evaluation before the newest step.
-        before_loop: Results before the first step of this life of the run, in order.
+        before_loop: Results before the first step since this attempt started, in order.
         results: Results since the newest step, in order.
         calls: Number of `results` that this worker has asked for.
     """
@@ -149,7 +151,7 @@ class Progress:
             next step, which no checkpoint has.
         costs: Cost of a shard and of the rest of a step on each rank that was measured, seconds.
         loss_scale: The scale of the next step; None if losses are not scaled.
-        pending: What is known of the newest step if its outcome is not: `outcome`, a
+        pending: Facts known of the newest step if its outcome is not: `outcome`, a
             `PendingOutcome`, and `record`, the rest of its metrics line; else None.
         evaluations, followup, user: Parts with an owner of their own; see the classes.
     """
@@ -181,7 +183,7 @@ class Progress:
         self.followup = Followup(pending=True, requests=requests)
 
     def settle(self, record: dict[str, Any], outcome: StepOutcome) -> None:
-        """Note what the newest step has come to, also in its metrics line."""
+        """Note the outcome of the newest step, also in its metrics line."""
         if self.loss_scale is not None:
             record["scale"] = self.scale
             self.loss_scale = self.loss_scale.after(is_finite=not outcome.skipped)
@@ -254,3 +256,35 @@ class Progress:
             "user": UserValues.from_json(user),
         }
         return cls(**{**values, **parts})
+
+
+def note_facts(progress: Progress, facts: Mapping[str, Any], *, extend: bool) -> bool:
+    """Note in `progress` what must stay the same in a resumed run; returns whether it is longer.
+
+    Args:
+        progress: Progress of the run.
+        facts: Data that the run reads, by name.
+        extend: True if there may be more epochs or steps than before.
+
+    Raises:
+        JobError: The run began with something else.
+    """
+    # Older checkpoints do not name the order: their runs have shuffled, whatever a loader said.
+    known = ({"sampler": SHUFFLED} if "num_samples" in progress.order else {}) | progress.order
+    changed = [key for key in facts if known.get(key, facts[key]) != facts[key]]
+    longer = [key for key in changed if key in ("epochs", "steps") and facts[key] > known[key]]
+    if changed and not (extend and changed == longer):
+        key = next((each for each in changed if each not in longer), changed[0])
+        advice = "extend the run with extend=true"
+        raise JobError(
+            f"the run began with {key}={known[key]} in session.shards and now has {facts[key]}: "
+            "samples would be used twice or never. "
+            + (
+                f"To train for longer, {advice}"
+                if changed == longer
+                else "Resume with the same data"
+            )
+            + ", or start a new run"
+        )
+    progress.order = {**known, **facts}
+    return bool(changed)

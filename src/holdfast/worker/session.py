@@ -47,7 +47,7 @@ K = TypeVar("K")
 P = ParamSpec("P")
 
 _OF_RANKS: Final = frozenset({"rank", "local_rank", "world_size", "is_main", "is_main_process"})
-"""What sessions of other systems have, and a run must not depend on."""
+"""Attributes of sessions of other systems, on which a run must not depend."""
 
 
 class Session:

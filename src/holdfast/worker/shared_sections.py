@@ -39,7 +39,7 @@ class Sections:
         mapped: Memory of devices that the workers map; None if they do not.
 
     Attributes:
-        exchanged: What workers hand to others, in turns: uint8[world_size, 2, exchanged_bytes].
+        exchanged: Values that workers pass on, in turns: uint8[world_size, 2, exchanged_bytes].
         mapped: The argument.
         intact: Record of which replicas are complete.
         staging: Buffers in which checkpoints wait to be written.

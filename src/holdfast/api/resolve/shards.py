@@ -29,12 +29,12 @@ from holdfast.runs.run import LaunchOptions
 
 KEY: Final = "shards=auto"
 DOUBLINGS: Final = 5
-"""How often the fewest shards are doubled."""
+"""Times that the fewest shards are doubled."""
 TIE: Final = 0.02
-"""How much faster fewer shards must be: more of them stay divisible when a speed changes, and allow
+"""Least gain of fewer shards: more of them stay divisible when a speed changes, and allow
 more workers when the run is resumed."""
 WORSE: Final = 0.05
-"""How much slower than the best so far a step must be to try no more shards."""
+"""Share by which a step is slower than the best so far if no more shards are tried."""
 
 OF_SHARDS: Final = ("data", "forward", "backward", "collect")
 """Phases that every shard has."""
@@ -64,7 +64,7 @@ def with_best_shards(
 
     Args:
         job: For several workers, with a number of shards for a run that is not measured.
-        options: How the run is launched: its fork server is lent, unless an engine places agents.
+        options: Launch options of the run: its fork server is lent, unless an engine places agents.
         placement: The hosts of the run.
 
     Raises:

@@ -28,7 +28,7 @@ from holdfast.wire.rpc import RunStateMessage
 WARM_STEPS: Final = 5
 """Steps at the start of a trial that are not counted; in them, a plan is found."""
 TRIAL_S: Final = 2.0
-"""How long the counted steps of a trial take; there is at least one."""
+"""Time of the counted steps of a trial; there is at least one."""
 
 TRIAL_KEYS: Final[dict[str, Any]] = {
     "on_failure": "stop",

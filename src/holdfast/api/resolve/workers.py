@@ -18,10 +18,10 @@ from holdfast.runs.run import LaunchOptions
 
 KEY: Final = "workers=auto"
 TIE: Final = 0.05
-"""How much faster fewer workers must be: with more of them, more remain when one fails."""
+"""Least gain of fewer workers: with more of them, more remain when one fails."""
 
 COSTLY: Final = 1.1
-"""How much faster fewer shards must be to be said."""
+"""Least gain of fewer shards that is said."""
 
 
 def divisions(request: TrainRequest, cores: int) -> list[TrainJob]:

@@ -24,8 +24,7 @@ from holdfast.arena.replica import KEPT
 from holdfast.arena.state_dicts import EXTRA_STATE, THE_MODEL, extra_entries, plain_name
 from holdfast.arena.tensors import DTYPES
 from holdfast.checkpoint import parts
-from holdfast.checkpoint.exports.unlock import unlocked
-from holdfast.checkpoint.find import find_checkpoint, manifest_of
+from holdfast.checkpoint.find import find_checkpoint, manifest_of, unlocked
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.reader import read_state
 from holdfast.errors import CheckpointError, JobError
@@ -178,7 +177,7 @@ def digest(weights: StateDict) -> str:
 
 
 def _misfits(expected: StateDict, weights: StateDict, extra: set[str]) -> Iterator[str]:
-    """What does not fit, in words; `extra` are keys whose values may have any shape."""
+    """Misfits in words; `extra` are keys whose values may have any shape."""
     present = {id(expected[key]) for key in weights.keys() & expected.keys()}
     for key, value in expected.items():
         if key not in weights and id(value) not in present:  # not even under another name

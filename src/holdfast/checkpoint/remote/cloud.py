@@ -102,6 +102,7 @@ class Cloud:
     def delete(self, name: str) -> None:
         """Implements `Objects`."""
         with self._errors():
+            # A bucket has no folders: what is below one is listed and deleted object by object.
             below = self._obstore.list(self._store, name).collect()
             for path in (name, *(each["path"] for each in below)):
                 self._obstore.delete(self._store, path)

@@ -27,7 +27,7 @@ from holdfast.record.units import NBSP, count, size
 PUBLIC_KEY: Final = "--public-key"
 
 
-class Kind(enum.StrEnum):
+class ProblemKind(enum.StrEnum):
     """Problem of a checkpoint, or of a file of it."""
 
     DAMAGED = "damaged"
@@ -40,13 +40,13 @@ class Kind(enum.StrEnum):
 class Problem:
     """Something that is wrong: where, and why."""
 
-    kind: Kind
+    kind: ProblemKind
     file: str
     reason: str
 
     @property
     def is_damage(self) -> bool:
-        return self.kind in (Kind.DAMAGED, Kind.UNREADABLE)
+        return self.kind in (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def _verified(store: CheckpointStore, name: str, seal: Seal) -> Verified:
         examined = examine(store, name, advance)
     problems = [
         Problem(
-            kind=Kind.DAMAGED if each.is_corrupt else Kind.UNREADABLE,
+            kind=ProblemKind.DAMAGED if each.is_corrupt else ProblemKind.UNREADABLE,
             file=f"{each.location}/{each.file}",
             reason=each.reason,
         )
@@ -121,15 +121,15 @@ def _distrusted(manifest: Manifest, where: str, seal: Seal) -> Iterator[Problem]
     key = fingerprint(seal.trusted)
     signature = manifest.signature
     if signature is None:
-        yield Problem(kind=Kind.UNSIGNED, file=where, reason=f"{where} has no signature")
+        yield Problem(kind=ProblemKind.UNSIGNED, file=where, reason=f"{where} has no signature")
     elif signature.key != key:
         reason = f"{where} is signed by key {signature.key[:SHOWN]}, not by {key[:SHOWN]}"
-        yield Problem(kind=Kind.OTHER_KEY, file=where, reason=reason)
+        yield Problem(kind=ProblemKind.OTHER_KEY, file=where, reason=reason)
     else:
         try:
             seal.check_signature(manifest, where)
         except CheckpointError as error:
-            yield Problem(kind=Kind.DAMAGED, file=where, reason=str(error))
+            yield Problem(kind=ProblemKind.DAMAGED, file=where, reason=str(error))
 
 
 def _size_bytes(store: CheckpointStore, name: str) -> int | None:

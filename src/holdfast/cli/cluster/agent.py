@@ -18,7 +18,7 @@ from holdfast.runs.hosts import joining_agent
 from holdfast.sinks.prometheus.served_metrics import metrics_of_host
 
 LEAVE_TIMEOUT_S: Final = 60.0
-"""How long an agent may take to end its workers, seconds."""
+"""Time that an agent may take to end its workers, seconds."""
 TICK_S: Final = 0.1
 
 

@@ -115,7 +115,7 @@ def _of_joining(
 
 
 def _end(conclusion: Conclusion, *, as_json: bool) -> None:
-    """Print what a check has come to, whose findings have been shown, and end with its status."""
+    """Print the result of a check, whose findings have been shown, and end with its status."""
     findings = conclusion.findings
     settings = conclusion.settings
     works = would_work(findings)

@@ -30,7 +30,7 @@ WORDS: Final = {
     Cause.STOPPED: "stopped between attempts",
     Cause.ENDING: "ending",
 }
-"""What each cause is called."""
+"""Name of each cause."""
 
 
 def goodput(run: NewestRun = None, as_json: Json = False) -> None:

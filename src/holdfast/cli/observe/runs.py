@@ -26,7 +26,7 @@ TICK_S: Final = 0.1
 MIN_WIDTH: Final = 200
 """Columns of a table that is not shown on a terminal."""
 STOP_TIMEOUT_S: Final = 1800.0
-"""How long a run may take to end its step and write a checkpoint."""
+"""Time that a run may take to end its step and write a checkpoint."""
 
 Run = Annotated[str, typer.Argument(help="Id of a run, as `holdfast runs` lists it, or directory.")]
 

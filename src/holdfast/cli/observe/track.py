@@ -14,9 +14,9 @@ from holdfast.sinks.trackers.sender import Sender, deliver
 from holdfast.sinks.trackers.tracker_sink import senders
 
 PATIENCE_S: Final = 30.0
-"""How long a tracker that has refused something may acknowledge nothing."""
+"""Time in which a tracker that has refused something may acknowledge nothing."""
 TIMEOUT_S: Final = 3600.0
-"""How long one may take for anything: the weights may be large."""
+"""Time that one may take for anything: the weights may be large."""
 
 
 def track(run: NewestRun = None) -> None:

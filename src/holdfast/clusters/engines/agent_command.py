@@ -19,7 +19,7 @@ from typing import IO, Final
 from holdfast.clusters.engines.engine import OVER, PLACED, TAKEN_AWAY
 
 KEPT_BYTES: Final = 4096
-"""How much of what a command prints is kept."""
+"""Bytes that are kept of what a command prints."""
 
 
 class AgentCommand:

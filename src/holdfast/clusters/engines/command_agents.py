@@ -27,9 +27,9 @@ from holdfast.core.placement.replacing import EARLY_S, AgentPlace, PlaceState
 from holdfast.errors import EngineError
 
 RETRY_S: Final = 5.0
-"""How long a host that was lost is left alone."""
+"""Time for which a host that was lost is left alone."""
 WAIT_S: Final = 2 * EARLY_S
-"""How long an agent waits for a host. Then another one does, whose token is valid for longer."""
+"""Time that an agent waits for a host. Then another one does, whose token is valid for longer."""
 END_TIMEOUT_S: Final = 15.0
 _PENDING: Final = AgentPlace(state=PlaceState.PENDING)
 

@@ -28,9 +28,9 @@ from holdfast.clusters.engines.remote_host import facts_of, last_line, run_on
 from holdfast.errors import EngineError
 
 INSTALL_S: Final = 1800.0
-"""How long packages may take to travel or to be installed."""
+"""Time that packages may take to travel or to be installed."""
 _SENT: Final = "holdfast-setup"
-"""What is sent to a host, in its environment; removed at the end."""
+"""Folder of what is sent to a host, in its environment; removed at the end."""
 _CONSTRAINTS: Final = "constraints.txt"
 _PIP: Final = "-m pip install --quiet --disable-pip-version-check"
 _PYTHON: Final = f"python{sys.version_info[0]}.{sys.version_info[1]}"

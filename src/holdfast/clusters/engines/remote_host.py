@@ -16,7 +16,7 @@ from holdfast.clusters.engines.hosts_file import SshHost
 from holdfast.errors import EngineError
 
 CHECK_S: Final = 30.0
-"""How long a host may take to say what it has."""
+"""Time that a host may take to say what it has."""
 LOST: Final = 255
 """The exit status of ssh when it fails itself."""
 SSH: Final = (

@@ -29,9 +29,9 @@ from holdfast.errors import EngineError
 from holdfast.job.resources import Resources
 
 WATCH_S: Final = 5.0
-"""How often Slurm is asked which nodes the job has."""
+"""Interval at which Slurm is asked which nodes the job has."""
 ANSWER_S: Final = 30.0
-"""How long Slurm may take to answer."""
+"""Time that Slurm may take to answer."""
 _MB: Final = 1 << 20
 _CPUS: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 

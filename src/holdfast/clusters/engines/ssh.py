@@ -27,7 +27,7 @@ from holdfast.clusters.engines.remote_host import LOST, SSH, address_of, facts_o
 
 SET_UP: Final = "make it ready by `holdfast hosts setup FILE`"
 END_S: Final = 3.0
-"""How long the agents of a run that was killed just now may take to end."""
+"""Time that the agents of a run that was killed just now may take to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

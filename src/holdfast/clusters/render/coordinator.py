@@ -39,7 +39,7 @@ GRACE_S: Final = 300
 _RENEW_S: Final = 1800
 """Tokens are valid for an hour."""
 _USES: Final = 1000
-"""How many agents may join with a token until the next one."""
+"""Agents that may join with a token until the next one."""
 
 
 def coordinator(plan: RenderPlan) -> list[Document]:

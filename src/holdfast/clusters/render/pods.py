@@ -21,7 +21,7 @@ TOKEN: Final = "join.token"  # noqa: S105 - its file's name
 TOKEN_FILE: Final = f"/etc/holdfast-join/{TOKEN}"
 JOB_FILE: Final = "/etc/holdfast/job.yaml"
 API_ACCESS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a container that talks to Kubernetes has what it needs for that."""
+"""Folder in which a container that talks to Kubernetes has what it needs for that."""
 JOIN_PORT: Final = 50051
 CONTROL_PORT: Final = 50052
 METRICS_PORT: Final = 9400
@@ -44,7 +44,7 @@ def amounts_of(plan: RenderPlan) -> dict[str, str]:
 
 
 def with_gpus(plan: RenderPlan) -> dict[str, str]:
-    """The same with the GPUs that the job says that it needs."""
+    """Cores, memory and the GPUs that the job needs."""
     gpus = {"nvidia.com/gpu": str(plan.gpus)} if plan.needs_gpus else {}
     return amounts_of(plan) | gpus
 

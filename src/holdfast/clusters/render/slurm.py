@@ -21,7 +21,7 @@ from holdfast.clusters.render.plan import HostAmounts, amounts_on_host
 from holdfast.job.train_job import TrainJob
 
 WARNING_S: Final = 120
-"""How long before its time limit a job is told."""
+"""Time before its limit at which a job is told."""
 STOPPED: Final = 130
 """The exit status of a run that was stopped."""
 

@@ -35,7 +35,7 @@ ALGORITHMS: Final = MappingProxyType[str, Algorithm](
 """The algorithms by name, as the values of the job key `collective`."""
 
 PROBES: Final = 4
-"""How often a link is measured; the fastest counts, since other processes only slow it down."""
+"""Measurements of a link; the fastest counts, since other processes only slow it down."""
 PROBE_BYTES: Final = 256 << 10
 """Size of a long message."""
 _TIMES: Final = struct.Struct("=4d")
@@ -43,14 +43,14 @@ _TIMES: Final = struct.Struct("=4d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What was chosen, and why.
+    """The algorithm that was chosen, and why.
 
     Attributes:
         name: TREE, a name from ALGORITHMS, or a method of compression.
         costs: Predicted seconds by name.
         fabric: The links that were measured.
         size_bytes: Size of the vector.
-        ratio: How many times fewer bytes a compressed message takes.
+        ratio: Factor by which compression shrinks a message.
     """
 
     name: str
@@ -101,7 +101,7 @@ def compressed(method: str, fabric: Fabric, size_bytes: int, ratio: float) -> Ch
         method: Its name.
         fabric: The links.
         size_bytes: Size of the vector.
-        ratio: How many times fewer bytes a compressed message takes.
+        ratio: Factor by which compression shrinks a message.
     """
     far = LinkSpeed(latency_s=fabric.far.latency_s, byte_s=fabric.far.byte_s / ratio)
     costs = {

@@ -74,15 +74,15 @@ class CompressedLinks(NetworkLinks):
             yield bytes_of(data)
 
     def _encode(self, piece: slice, data: torch.Tensor, *, keeps: bool) -> None:
-        own = self._vector[piece]
-        self._codec.encode(own.float(), data)
+        values = self._vector[piece]
+        self._codec.encode(values.float(), data)
         if self._error is None and not keeps:
             return
-        decoded = self._decode(data, len(own))
+        decoded = self._decode(data, len(values))
         if self._error is not None:
-            torch.sub(own, decoded, out=self._error[piece])
+            torch.sub(values, decoded, out=self._error[piece])
         if keeps:
-            own.copy_(decoded)
+            values.copy_(decoded)
 
     def _replace(self, elements: range) -> Buffers:
         if self._is_whole:
@@ -92,10 +92,10 @@ class CompressedLinks(NetworkLinks):
     def _replace_pieces(self, elements: range) -> Buffers:
         received = torch.empty(self._codec.size(PIECE), dtype=torch.uint8)
         for piece, place in spans(self._codec, elements):
-            own = self._vector[piece]
+            values = self._vector[piece]
             data = received[: place.stop - place.start]
             yield bytes_of(data)
-            own.copy_(self._decode(data, len(own)))
+            values.copy_(self._decode(data, len(values)))
 
     def _add(self, peer: int, elements: range, added: Counter[int], order: int) -> Buffers:
         if self._is_whole:
@@ -106,13 +106,13 @@ class CompressedLinks(NetworkLinks):
         received = torch.empty(self._codec.size(PIECE), dtype=torch.uint8)
         for number, (piece, place) in enumerate(spans(self._codec, elements)):
             self._group.check_abort()
-            own = self._vector[piece]
+            values = self._vector[piece]
             data = received[: place.stop - place.start]
             yield bytes_of(data)
             # In the order of members, not in that of arrival.
             while added[number] < order:
                 yield None
-            own.add_(self._decode(data, len(own)))
+            values.add_(self._decode(data, len(values)))
             added[number] += 1
 
     def _decode(self, data: torch.Tensor, count: int) -> torch.Tensor:

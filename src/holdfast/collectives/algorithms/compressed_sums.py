@@ -56,7 +56,7 @@ class CompressedVector(Protocol):
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes hosts send."""
+        """Factor by which hosts send fewer bytes."""
         ...
 
 
@@ -102,7 +102,7 @@ class CompressedSums:
 
     Args:
         vectors: This worker's vectors, one of each dtype.
-        ways: How each of them is added.
+        ways: The way in which each of them is added.
         feedback: Keeps what is not sent; None to drop it.
     """
 
@@ -136,5 +136,5 @@ class CompressedSums:
             self._feedback.undo(step)
 
     def ratio(self, at: int) -> float:
-        """How many times fewer bytes hosts send of a vector."""
+        """Factor by which hosts send fewer bytes of a vector."""
         return self._ways[at].ratio

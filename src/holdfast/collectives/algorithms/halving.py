@@ -55,16 +55,16 @@ def all_reduce(links: Links, members: Sequence[int], elements: range) -> None:
 def _among(links: Links, members: Sequence[int], elements: range) -> None:
     """All-reduce over members whose number is a power of two."""
     at = members.index(links.member)
-    kept = elements
+    mine = elements
     levels = []
     bit = 1
     while bit < len(members):
         partner = members[at ^ bit]
-        lower, upper = parts(kept, 2)
-        kept, given = (upper, lower) if at & bit else (lower, upper)
-        links.exchange({partner: given}, {partner: kept}, add=True)
-        levels.append((partner, kept, given))
+        lower, upper = parts(mine, 2)
+        mine, theirs = (upper, lower) if at & bit else (lower, upper)
+        links.exchange({partner: theirs}, {partner: mine}, add=True)
+        levels.append((partner, mine, theirs))
         bit *= 2
-    # `kept` is whole now. Each level back doubles what is.
-    for partner, kept, given in reversed(levels):
-        links.exchange({partner: kept}, {partner: given}, add=False)
+    # `mine` is whole now. Each level back doubles what is.
+    for partner, mine, theirs in reversed(levels):
+        links.exchange({partner: mine}, {partner: theirs}, add=False)

@@ -50,12 +50,12 @@ def all_reduce(
     at = host.index(links.member)
     peers = [each for each in host if each != links.member]
     served = dict(zip(host[:lanes], parts(elements, lanes), strict=True))
-    own = served.pop(links.member, range(0))
-    all_own = dict.fromkeys(peers, own)
+    own_part = served.pop(links.member, range(0))
+    all_own = dict.fromkeys(peers, own_part)
     links.exchange(served, all_own, add=True)
     # The first members of each host have the sums of their host, one part each.
     if at < lanes:
-        between(links, [each[at] for each in hosts], own)
+        between(links, [each[at] for each in hosts], own_part)
     else:  # it only takes part in the rounds
         between(links, [each[0] for each in hosts], range(0))
     links.exchange(all_own, served, add=False)

@@ -37,11 +37,11 @@ class HostLinks:
     ) -> None:
         self._group = group
         self._near = SharedLinks(group, vectors)
-        own = vectors[group.member_index]
+        vector = vectors[group.member_index]
         self.compressed: CompressedLinks | None = None
-        self._far = NetworkLinks(group, network, own)
+        self._far = NetworkLinks(group, network, vector)
         if codec is not None:
-            self._far = self.compressed = CompressedLinks(group, network, own, codec)
+            self._far = self.compressed = CompressedLinks(group, network, vector, codec)
         self._local = frozenset(vectors)
         self.member = self._near.member
         self.hosts = self._far.hosts

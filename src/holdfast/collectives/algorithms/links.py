@@ -74,5 +74,5 @@ def pieces(elements: range, most: int) -> Iterator[slice]:
 def parts(elements: range, count: int) -> list[range]:
     """Cut a range into `count` ranges whose lengths differ by one at most."""
     first, length = elements.start, len(elements)
-    borders = [first + length * place // count for place in range(count + 1)]
-    return [range(borders[place], borders[place + 1]) for place in range(count)]
+    borders = [first + length * index // count for index in range(count + 1)]
+    return [range(borders[index], borders[index + 1]) for index in range(count)]

@@ -66,15 +66,15 @@ def matrices_of(layout: SlotLayout, at: int, most: int) -> list[Matrix]:
     dtype, _, _, is_gradient = layout.dtype_ranges[at]
     if dtype not in ("F32", "F64") or not is_gradient:
         return []
-    found = []
+    matrices = []
     for (of, start, stop), shape in zip(layout.gradient_spans, layout.gradient_shapes, strict=True):
         if of == at and len(shape) > 1 and stop > start:
             rows = shape[0]
             columns = (stop - start) // rows
             rank = min(most, rows, columns)
             if rank * (rows + columns) < rows * columns:
-                found.append(Matrix(start, rows, columns, rank))
-    return found
+                matrices.append(Matrix(start, rows, columns, rank))
+    return matrices
 
 
 class LowRankVector:
@@ -124,11 +124,11 @@ class LowRankVector:
         lefts = [torch.linalg.qr(left).Q for left in lefts[: len(matrices)]]
         products = [matrix.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
         self._rights = self._summed(products)
-        for place, left, right in zip(self._matrices, lefts, self._rights, strict=True):
-            matrix = place.of(self._vector)
+        for layout, left, right in zip(self._matrices, lefts, self._rights, strict=True):
+            matrix = layout.of(self._vector)
             total = left @ right.T
             if error is not None:
-                torch.sub(matrix, total, alpha=1 / len(self._members), out=place.of(error))
+                torch.sub(matrix, total, alpha=1 / len(self._members), out=layout.of(error))
             matrix.copy_(total)
 
     def undo(self) -> None:

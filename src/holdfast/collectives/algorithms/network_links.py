@@ -94,10 +94,10 @@ class NetworkLinks:
             self._scratch[peer] = torch.empty(PIECE, dtype=self._vector.dtype)
         for number, piece in enumerate(pieces(elements, PIECE)):
             self._group.check_abort()
-            own = self._vector[piece]
-            come = self._scratch[peer][: len(own)]
+            values = self._vector[piece]
+            come = self._scratch[peer][: len(values)]
             yield bytes_of(come)
             while added[number] < order:
                 yield None
-            own.add_(come)
+            values.add_(come)
             added[number] += 1

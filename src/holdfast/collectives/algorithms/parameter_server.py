@@ -28,8 +28,8 @@ def all_reduce(links: Links, members: Sequence[int], elements: range) -> None:
         skip(links, 2)
         return
     served = dict(zip(members, parts(elements, len(members)), strict=True))
-    own = served.pop(links.member)
-    all_own = dict.fromkeys(served, own)
+    own_part = served.pop(links.member)
+    all_own = dict.fromkeys(served, own_part)
     links.exchange(served, all_own, add=True)
     # Every server has the sum of its part.
     links.exchange(all_own, served, add=False)

@@ -17,7 +17,7 @@ from holdfast.collectives.group import Group
 from holdfast.collectives.slot import BLOCK
 
 COPY_BYTES: Final = 64 << 20
-"""How much is copied at a time: milliseconds, and still past the cache."""
+"""Bytes that are copied at a time: milliseconds, and still past the cache."""
 
 
 class SharedLinks:

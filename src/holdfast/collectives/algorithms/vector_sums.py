@@ -52,10 +52,10 @@ class VectorSums:
         group: The workers.
         memory: Memory that those of this host share.
         collective: A name from `choice.ALGORITHMS`, TREE or AUTO.
-        compression: How gradients are compressed, in place of an algorithm, on several hosts.
+        compression: Compression of gradients, in place of an algorithm, on several hosts.
 
     Attributes:
-        name: What adds in this generation: a name from `choice.ALGORITHMS`, the method of
+        name: Name of what adds in this generation: one from `choice.ALGORITHMS`, the method of
             compression, or TREE.
         sends_whole: True if the next gradient is not compressed.
     """
@@ -117,7 +117,7 @@ class VectorSums:
         return chosen
 
     def _compress(self, vectors: Sequence[Mapping[int, torch.Tensor]]) -> CompressedSums | None:
-        """What adds compressed vectors; None if the job does not want it, or there is one host."""
+        """The sums of compressed vectors; None if the job compresses nothing, or has one host."""
         network = self._group.network
         if network is None or not self._compression.is_on:
             return None
@@ -127,7 +127,7 @@ class VectorSums:
     def _way(
         self, network: Network, at: int, vectors: Mapping[int, torch.Tensor]
     ) -> CompressedVector:
-        """How the vectors of a dtype are added."""
+        """The way in which the vectors of a dtype are added."""
         group = self._group
         layout = self._memory.layout
         is_gradient = layout.dtype_ranges[at][3]
@@ -199,13 +199,13 @@ class VectorSums:
         network = self._group.network
         if network is None:
             return 1
-        found = []
+        counts = []
         for ranks in network.hosts.ranks:
             table = [tree.ABSENT] * tree.num_nodes(num_leaves)
             for rank in ranks:
                 table[tree.leaf(self._group.members.index(rank), num_leaves)] = 0
-            found.append(len(tree.frontier([table], num_leaves)))
-        return max(found)
+            counts.append(len(tree.frontier([table], num_leaves)))
+        return max(counts)
 
 
 def links_of(group: Group, vectors: Mapping[int, torch.Tensor]) -> Links:

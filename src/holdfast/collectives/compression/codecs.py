@@ -24,5 +24,5 @@ def codec_of(settings: CompressionSettings) -> Codec | None:
 
 
 def ratio_of(codec: Codec, item_bytes: int) -> float:
-    """How many times fewer bytes long messages take, of elements of `item_bytes`."""
+    """Factor by which long messages of elements of `item_bytes` shrink."""
     return item_bytes * PIECE / size_of(codec, PIECE)

@@ -35,18 +35,18 @@ class TopK:
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """Implements `Codec.encode`."""
-        kept = self._kept(len(values))
+        count = self._kept(len(values))
         # Of values that are not finite, NaN counts as the largest.
-        places = values.abs().topk(kept, sorted=False).indices
-        out[: 2 * kept].view(torch.int16).copy_(places - _MIDDLE)
-        out[2 * kept : 4 * kept].view(torch.bfloat16).copy_(values[places])
+        places = values.abs().topk(count, sorted=False).indices
+        out[: 2 * count].view(torch.int16).copy_(places - _MIDDLE)
+        out[2 * count : 4 * count].view(torch.bfloat16).copy_(values[places])
 
     def decode(self, data: torch.Tensor, out: torch.Tensor) -> None:
         """Implements `Codec.decode`."""
-        kept = self._kept(len(out))
-        places = data[: 2 * kept].view(torch.int16).long() + _MIDDLE
+        count = self._kept(len(out))
+        places = data[: 2 * count].view(torch.int16).long() + _MIDDLE
         out.zero_()
-        out[places] = data[2 * kept : 4 * kept].view(torch.bfloat16).float()
+        out[places] = data[2 * count : 4 * count].view(torch.bfloat16).float()
 
     def _kept(self, count: int) -> int:
         return min(count, max(1, round(self._share * count)))

@@ -188,10 +188,10 @@ def _completed(
 ) -> list[tuple[float, float]]:
     """Cost of each worker, as known or as is likely: the median, at the speed of its score."""
     speeds = scores or [1.0] * len(known)
-    found = [(each, speed) for each, speed in zip(known, speeds, strict=True) if each is not None]
+    costs = [(each, speed) for each, speed in zip(known, speeds, strict=True) if each is not None]
     # A shard is the same work on all workers: its time multiplied by the worker's speed.
-    work = median([cost[0] * speed for cost, speed in found])
-    rest = median([cost[1] for cost, _ in found])
+    work = median([cost[0] * speed for cost, speed in costs])
+    rest = median([cost[1] for cost, _ in costs])
     return [
         (work / speed, rest) if each is None else each
         for each, speed in zip(known, speeds, strict=True)

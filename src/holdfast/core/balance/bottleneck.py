@@ -28,7 +28,7 @@ MEMORY: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Bottleneck:
+class RunBottleneck:
     """Limit of a run's speed.
 
     Attributes:
@@ -54,8 +54,8 @@ class _Kind:
     least: float
     text: str
 
-    def of(self, share: float, what: str = "") -> Bottleneck:
-        return Bottleneck(self.name, share, self.text.format(share, what))
+    def of(self, share: float, what: str = "") -> RunBottleneck:
+        return RunBottleneck(self.name, share, self.text.format(share, what))
 
 
 INPUT: Final = _Kind("input-bound", 0.10, "waiting for samples takes {:.0%} of a step")
@@ -133,7 +133,7 @@ class BottleneckFinder:
 
     def observe(
         self, times: Sequence[StepTimes], counts: Sequence[int], memory: float
-    ) -> Bottleneck | None:
+    ) -> RunBottleneck | None:
         """Take the times of a step; returns the bottleneck of the last `STEPS`, once there are.
 
         Args:
@@ -144,11 +144,11 @@ class BottleneckFinder:
         self._steps.append((times, counts))
         if len(self._steps) < STEPS:
             return None
-        found = self._find(memory)
+        bottleneck = self._find(memory)
         self._steps.clear()
-        return found
+        return bottleneck
 
-    def _find(self, memory: float) -> Bottleneck:
+    def _find(self, memory: float) -> RunBottleneck:
         # The worker that finishes last decides when a step ends, so its phases count.
         last = [max(times, key=lambda each: each.busy_ns) for times, _ in self._steps]
         total = sum(each.total_ns for each in last)
@@ -178,7 +178,7 @@ class BottleneckFinder:
         # The cost of a shard is not known of a worker that had none.
         if any(0 in each for _, each in self._steps):
             return {}
-        workers = [self._worker(place, now) for place in range(members)]
+        workers = [self._worker(member, now) for member in range(members)]
 
         def step(shards: int) -> float:
             costs = [worker.cost(shards, now) for worker in workers]
@@ -199,19 +199,19 @@ class BottleneckFinder:
         # What more memory saves, or fewer or more shards, is measured against the best plan.
         free = [worker._replace(cap=now).cost(now, now) for worker in workers]
         wanted = fastest(free, now)
-        place = max(range(members), key=lambda each: wanted[each] - workers[each].cap)
-        found = {
+        narrowest = max(range(members), key=lambda each: wanted[each] - workers[each].cap)
+        by_reason = {
             SHARDS: fewer,
             CAPPED: (
                 1 - makespan(free, wanted) / step(now),
-                f"rank {self._ranks[place]} has memory for {_shards(workers[place].cap)}",
+                f"rank {self._ranks[narrowest]} has memory for {_shards(workers[narrowest].cap)}",
             ),
         }
         if self._is_dynamic:
             doubled = [now << times for times in range(1, DOUBLINGS + 1)]
             more = best([shards for shards in doubled if members < shards <= self._most_shards])
-            return {**found, COARSE: more}
-        return {**found, IMBALANCED: (1 - step(now) / makespan(free, counts), "")}
+            return {**by_reason, COARSE: more}
+        return {**by_reason, IMBALANCED: (1 - step(now) / makespan(free, counts), "")}
 
     def _worker(self, place: int, now: int) -> _Worker:
         steps = [(times[place], counts[place]) for times, counts in self._steps]

@@ -112,12 +112,12 @@ class Estimate:
         return has_changed
 
     def _has_changed(self, sample: float) -> bool:
-        known = self.per_shard_s
+        cost = self.per_shard_s
         if not self._shards:
             return False
         # Twice as slow and twice as fast deviate by as much; one outlier counts for CLIP at most.
         unit = max(self.spread, LEAST_UNIT)
-        deviation = (sample / known - 1 if sample > known else 1 - known / sample) / unit
+        deviation = (sample / cost - 1 if sample > cost else 1 - cost / sample) / unit
         deviation = max(-CLIP, min(CLIP, deviation))
         # Both sides take every sample, so no `or` that leaves one out.
         is_slower = self._slower.add(deviation)

@@ -151,7 +151,7 @@ def _ranges(shards: range, limits: Sequence[tuple[int, int]]) -> list[range]:
     """Neighbouring ranges, each with at least and at most so many shards as its limits say."""
     least = sum(low for low, _ in limits)
     most = sum(high for _, high in limits)
-    found = []
+    ranges = []
     start = shards.start
     for low, high in limits:
         # Now least and most are of the ranges to the right, which must fit into the rest.
@@ -160,9 +160,9 @@ def _ranges(shards: range, limits: Sequence[tuple[int, int]]) -> list[range]:
         end = _roundest(
             max(start + low, shards.stop - most), min(start + high, shards.stop - least)
         )
-        found.append(range(start, end))
+        ranges.append(range(start, end))
         start = end
-    return found
+    return ranges
 
 
 def _roundest(first: int, last: int) -> int:

@@ -61,18 +61,18 @@ class SlowLinks:
         """Take the times of each member in a step; returns what has changed with it."""
         # A single step tells nothing: each host is counted for, and against, by steps in a row.
         blamed = self._blamed(times)
-        found = []
+        changes = []
         for host in self._usual:
             is_slow = host in blamed
             self._slow[host] = self._slow[host] + 1 if is_slow else 0
             self._well[host] = 0 if is_slow else self._well[host] + 1
             if host not in self._named and self._slow[host] >= STEPS:
                 self._named.add(host)
-                found.append(SlowLink(host, blamed[host], is_slow=True))
+                changes.append(SlowLink(host, blamed[host], is_slow=True))
             elif host in self._named and self._well[host] >= STEPS:
                 self._named.remove(host)
-                found.append(SlowLink(host, 1.0, is_slow=False))
-        return found
+                changes.append(SlowLink(host, 1.0, is_slow=False))
+        return changes
 
     def _blamed(self, times: Sequence[StepTimes]) -> dict[int, float]:
         """The host that has delayed others, if any, and how long they waited, of what is usual."""

@@ -32,7 +32,7 @@ NEW_USUAL: Final = 32
 
 
 @enum.unique
-class Reason(enum.Enum):
+class SlowReason(enum.Enum):
     """Cause of a worker's additional time."""
 
     DATA = "data"
@@ -53,7 +53,7 @@ class Slowdown:
 
     rank: int
     factor: float
-    reason: Reason | None
+    reason: SlowReason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class _Worker:
     recent: deque[_Shard] = field(default_factory=lambda: deque(maxlen=STEPS))
     slow: int = 0
     well: int = 0
-    reason: Reason | None = None
-    found: Reason | None = None
+    reason: SlowReason | None = None
+    found: SlowReason | None = None
     times_found: int = 0
 
-    def note(self, found: Reason) -> bool:
+    def note(self, found: SlowReason) -> bool:
         """Take the reason that a slow step shows; returns whether it is news."""
         self.times_found = self.times_found + 1 if found is self.found else 1
         self.found = found
@@ -140,12 +140,12 @@ class Slowdowns:
             if count:  # without shards there is nothing to measure
                 worker.add(_Shard.of(each, count))
         return [
-            found
+            reason
             for rank, worker in zip(ranks, members, strict=True)
-            if (found := _look(rank, worker, members))
+            if (reason := _look(rank, worker, members))
         ]
 
-    def reason_of(self, rank: int) -> Reason | None:
+    def reason_of(self, rank: int) -> SlowReason | None:
         """Cause of a worker's slowdown; None without one, or if the cause is not known."""
         worker = self._workers.get(rank)
         return None if worker is None else worker.reason
@@ -166,7 +166,7 @@ def _look(rank: int, worker: _Worker, members: Sequence[_Worker]) -> Slowdown | 
     return Slowdown(rank, worker.factor, worker.reason)
 
 
-def _reason(worker: _Worker) -> Reason:
+def _reason(worker: _Worker) -> SlowReason:
     """Cause of at least half of the additional time; contention if none is known.
 
     A worker that is stopped also waits for its samples, since what reads them is stopped with it.
@@ -179,12 +179,12 @@ def _reason(worker: _Worker) -> Reason:
     # From the most certain cause to the least: a limit that stopped the worker shows in the others.
     half = rise(_total) / 2
     if rise(lambda shard: shard.throttled) >= half:
-        return Reason.THROTTLING
+        return SlowReason.THROTTLING
     if rise(lambda shard: shard.data) >= half:
-        return Reason.DATA
+        return SlowReason.DATA
     if rise(_processor) >= (SLOWER - 1) * _mean(worker.usual, _processor):
-        return Reason.COMPUTE
-    return Reason.CONTENTION
+        return SlowReason.COMPUTE
+    return SlowReason.CONTENTION
 
 
 def _processor(shard: _Shard) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.core.balance.estimate import median
 from holdfast.core.balance.planner import Cost, fastest, makespan
-from holdfast.core.balance.slowdowns import Reason
+from holdfast.core.balance.slowdowns import SlowReason
 
 SLOW: Final = 4
 """A straggler takes this many times as long for a shard as the others."""
@@ -34,7 +34,7 @@ class Straggler:
     threshold_s: float
     step_s: float
 
-    def because(self, reason: Reason | None) -> Straggler:
+    def because(self, reason: SlowReason | None) -> Straggler:
         """Add the cause of its additional time; None if that is not known."""
         return self if reason is None else replace(self, reason=f"{self.reason} ({reason.value})")
 
@@ -56,7 +56,7 @@ class StragglerFinder:
         """Look at the costs of each member after a step."""
         per_shard_s = [cost.per_shard_s for cost in costs]
         slowest = per_shard_s.index(max(per_shard_s))
-        others = [cost for place, cost in enumerate(costs) if place != slowest]
+        others = [cost for member, cost in enumerate(costs) if member != slowest]
         typical_s = median([cost.per_shard_s for cost in others])
         is_slow = per_shard_s[slowest] >= SLOW * typical_s
         self._slow_steps = self._slow_steps + 1 if is_slow else 0

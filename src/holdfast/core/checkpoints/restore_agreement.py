@@ -23,7 +23,7 @@ NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Verify:
+class VerifyCandidate:
     """Bring the digest of a checkpoint's state to the next barrier.
 
     Attributes:
@@ -107,14 +107,14 @@ class RestoreAgreement:
         """The value for the next barrier of offers."""
         return self._left[-1] if self._left else NONE
 
-    def on_offers(self, offers: Sequence[int]) -> Verify | NothingLeft:
+    def on_offers(self, offers: Sequence[int]) -> VerifyCandidate | NothingLeft:
         """Decide by the offers of all members."""
         # The newest first: it loses the least work.
         self._candidate = max(offers)
         if self._candidate == NONE:
             return NothingLeft(self._any_offered)
         self._any_offered = True
-        return Verify(self._candidate, is_held=self.offer == self._candidate)
+        return VerifyCandidate(self._candidate, is_held=self.offer == self._candidate)
 
     def on_digests(self, digests: Sequence[int]) -> Agreed | Skipped:
         """Decide by the digests of all members; after `Skipped` they offer again."""

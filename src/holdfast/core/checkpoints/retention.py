@@ -101,18 +101,18 @@ def decide(
         policy: Rules of the job.
         verify_all: True to verify all of the newest; False for only what cannot be left out.
     """
-    kept = reasons(checkpoints, policy)
+    why_kept = reasons(checkpoints, policy)
     usable = _usable(checkpoints)
     verified = next((each for each in usable if each.condition == _VERIFIED), None)
     # Only the newest ones know the best evaluation; nothing is deleted before it is known.
     enough = usable[: policy.last] if policy.has_best else usable
     verify_last = verify_all or verified not in enough
     # Those that nothing keeps. What takes their place must be verified before they go.
-    old = [each for each in usable if each.name not in kept and each is not verified]
+    old = [each for each in usable if each.name not in why_kept and each is not verified]
     thinned = {policy.period_of(each.step) for each in old}
     # One at a time, newest first: the result may change what is kept.
     for each in usable:
-        why = kept.get(each.name, ())
+        why = why_kept.get(each.name, ())
         replaces = Reason.EVERY in why and policy.period_of(each.step) in thinned
         is_needed = (Reason.LAST in why and verify_last) or Reason.BEST in why or replaces
         if is_needed and each.condition == _UNVERIFIED:
@@ -142,8 +142,8 @@ def reasons(
         Reason.EVERY: first.values(),
         Reason.PINNED: [each for each in usable if each.is_pinned],
     }
-    kept = {each.name: tuple(why for why in Reason if each in chosen[why]) for each in usable}
-    return {name: why for name, why in kept.items() if why}
+    why_kept = {each.name: tuple(why for why in Reason if each in chosen[why]) for each in usable}
+    return {name: why for name, why in why_kept.items() if why}
 
 
 def _usable(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:

@@ -356,7 +356,7 @@ class ConsensusStateMachine:
         first = self.commit_index + 1
         self.commit_index = max(self.commit_index, index)
         entries = self.log.entries[first - 1 : self.commit_index]
-        return [Committed(place, entry) for place, entry in enumerate(entries, first)]
+        return [Committed(number, entry) for number, entry in enumerate(entries, first)]
 
     # The leader.
 

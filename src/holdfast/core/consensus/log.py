@@ -72,14 +72,14 @@ class ReplicatedLog:
     def merge(self, index: int, entries: Sequence[ReplicatedEntry]) -> ReplicatedLog:
         """The log with a leader's entries after an index up to which the logs match."""
         # A message that was overtaken has only entries that are here, and takes nothing back.
-        for place, entry in enumerate(entries, index + 1):
-            if not self.contains(place, entry.term):
+        for number, entry in enumerate(entries, index + 1):
+            if not self.contains(number, entry.term):
                 # The first entry that differs goes, with all that follow it (section 5.3).
-                return _log_of((*self.entries[: place - 1], *entries[place - index - 1 :]))
+                return _log_of((*self.entries[: number - 1], *entries[number - index - 1 :]))
         return self
 
 
 def _log_of(entries: tuple[ReplicatedEntry, ...]) -> ReplicatedLog:
-    index = max((place for place, each in enumerate(entries, 1) if each.voters), default=0)
+    index = max((number for number, each in enumerate(entries, 1) if each.voters), default=0)
     voters = entries[index - 1].voters if index else ()
     return ReplicatedLog(entries, voters, index)

@@ -151,8 +151,9 @@ def cells(sizes: Sequence[int], num_hosts: int, num_lanes: int) -> list[list[ran
 
 
 def spread_cells(sizes: Sequence[int], num_hosts: int, num_lanes: int) -> list[list[list[int]]]:
-    """The same, but neighbouring blocks belong to different cells, and each cell begins with its
-    last blocks: a backward pass computes the last ones first, so all links are busy meanwhile.
+    """The blocks of each host and lane, of which neighbours belong to different cells. Each cell
+    begins with its last blocks: a backward pass computes the last ones first, so all links are busy
+    meanwhile.
     """
     loads = [0] * (num_hosts * num_lanes)
     flat: list[list[int]] = [[] for _ in loads]

@@ -135,7 +135,7 @@ def carry(table: list[int], node: int, slot: int, merge: Callable[[int, int], No
 
 
 def numbered(table: Sequence[int]) -> list[int]:
-    """The same table with the sums numbered from 0, in the order of their nodes."""
+    """The table with its sums numbered from 0, in the order of their nodes."""
     numbers = itertools.count()
     return [next(numbers) if entry >= 0 else entry for entry in table]
 

@@ -27,7 +27,7 @@ SAME_DATA: Final = (
     "have every worker build the same data each time: seed a random split, sort a list of files, "
     "and seed a sampler's own generator"
 )
-"""Advice where data differ between workers, or between two lives of a run."""
+"""Advice where data differ between workers, or between two attempts of a run."""
 
 
 class Reader(Protocol):

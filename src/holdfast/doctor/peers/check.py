@@ -1,4 +1,4 @@
-"""Check: what the hosts of a job come to together."""
+"""Check: the findings of the hosts of a job together."""
 
 from __future__ import annotations
 

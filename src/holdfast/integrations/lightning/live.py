@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -15,11 +17,13 @@ from lightning.pytorch.trainer.connectors.data_connector import (
     _DataLoaderSource,
     _request_dataloader,
 )
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.integrations.lightning import loggers, logs, loop_state, refused
+from holdfast.errors import JobError
+from holdfast.integrations.lightning import loggers, loop_state, refused
 from holdfast.integrations.lightning.placeholders import NoBatches, as_read
 from holdfast.integrations.width import Width
 from holdfast.worker.loop.steps import Steps
@@ -117,7 +121,7 @@ class Live:
         self._active.advance(self._compute)
         self._set_main()
         line = self._active.newest
-        logs.log_step(self._trainer, line["logged"], line["samples"])
+        _log_step(self._trainer, line["logged"], line["samples"])
         loss = line["loss"]
         return torch.tensor(
             float("nan") if loss is None else loss, device=self._trainer.strategy.root_device
@@ -131,7 +135,7 @@ class Live:
         batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
         batch = call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
         kwargs = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, self._batch_idx)
-        with logs.of_shard(trainer) as logged:
+        with _logs_of_shard(trainer) as logged:
             output = call._call_strategy_hook(trainer, "training_step", *kwargs.values())
         loss = ClosureResult.from_training_step_output(output, 1).closure_loss
         if loss is None:
@@ -140,7 +144,7 @@ class Live:
             )
         session = holdfast.session()
         session.backward(loss)
-        session.log(**logs.means(logged))
+        session.log(**_means(logged))
 
     def finish(self) -> None:
         """End the run after the newest step."""
@@ -165,3 +169,76 @@ class Live:
         if self.is_main:
             trainer = self._trainer
             loggers.take_over(trainer.loggers, trainer.fit_loop.epoch_loop._batches_that_stepped)
+
+
+_FX: Final = "training_step"
+_FLAGS: Final = {"step": "on_step", "epoch": "on_epoch", "bar": "prog_bar"}
+_UNLOGGED: Final = "not for loggers"
+_DEFAULT: Final = ["step"]
+_NAME: Final = re.compile(rf"(.*) \(((?:step|epoch|bar|{_UNLOGGED}|, )+)\)")
+
+
+@contextmanager
+def _logs_of_shard(trainer: Any) -> Iterator[_ResultCollection]:
+    """Collect what is logged while a shard is computed, apart from what the Trainer has logged."""
+    loop = trainer.fit_loop.epoch_loop
+    connector = trainer._logger_connector
+    kept, current = loop._results, connector._current_fx
+    loop._results = _ResultCollection(training=True)
+    loop._results.batch_size = 1
+    try:
+        yield loop._results
+    finally:
+        loop._results, connector._current_fx = kept, current
+
+
+def _means(logged: _ResultCollection) -> dict[str, float]:
+    """Means over a shard by name.
+
+    Raises:
+        JobError: Something else was logged.
+    """
+    return {_name(each.meta): _mean(each) for each in logged.values()}
+
+
+def _mean(each: Any) -> float:
+    if not each.is_tensor:
+        raise JobError(
+            f"training_step logs a metric of torchmetrics, {each.meta.name}; log a number, which "
+            "is averaged over the step, or log the metric in validation_step"
+        )
+    if not each.meta.is_mean_reduction:
+        raise JobError(
+            f"training_step logs {each.meta.name} with reduce_fx={each.meta.reduce_fx.__name__}; "
+            "a run keeps means of a step: remove reduce_fx"
+        )
+    return float(each.compute() if each.meta.on_epoch else each.value)
+
+
+def _name(meta: Any) -> str:
+    flags = [flag for flag, name in _FLAGS.items() if getattr(meta, name)]
+    if not meta.logger:
+        flags.append(_UNLOGGED)
+    return str(meta.name) if flags == _DEFAULT else f"{meta.name} ({', '.join(flags)})"
+
+
+def _log_step(trainer: Any, logged: Mapping[str, float], samples: int) -> None:
+    """Log the means of a step of so many samples, as `training_step` would.
+
+    Every worker logs them alike, also one that has computed no shard of the step. So a name tells
+    how it is to be logged, unless that is the library's default: `accuracy (epoch)`.
+    """
+    module = trainer.lightning_module
+    before = module._current_fx_name
+    module._current_fx_name = _FX
+    for full, value in logged.items():
+        match = _NAME.fullmatch(full)
+        name, flags = (match[1], match[2].split(", ")) if match else (full, _DEFAULT)
+        module.log(
+            name,
+            torch.tensor(float(value), device=trainer.strategy.root_device),
+            batch_size=samples,
+            logger=_UNLOGGED not in flags,
+            **{argument: flag in flags for flag, argument in _FLAGS.items()},
+        )
+    module._current_fx_name = before

@@ -1,4 +1,4 @@
-"""What a Trainer cannot do in a run, and what to do instead."""
+"""Refusals: what a Trainer cannot do in a run, and what to do instead."""
 
 from __future__ import annotations
 

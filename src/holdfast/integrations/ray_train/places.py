@@ -20,7 +20,7 @@ from holdfast.errors import EngineError
 from holdfast.integrations.ray_train.board import StartAgent, StopAgent
 
 END_TIMEOUT_S: Final = 10.0
-"""How long the board may take to answer when the run is over."""
+"""Time that the board may take to answer when the run is over."""
 
 
 class TrainPlaces:

@@ -30,9 +30,9 @@ from holdfast.job import JOB_FILE
 from holdfast.sinks.callback import Event
 
 INTERVAL_S: Final = 0.3
-"""How often the checkpoints are looked at."""
+"""Interval at which the checkpoints are looked at."""
 MAX_ROWS: Final = 100_000
-"""How many steps and evaluations since the last reported checkpoint are remembered."""
+"""Steps and evaluations since the last reported checkpoint that are remembered."""
 _OUTGOING: Final = "outgoing-ray-train"
 
 

@@ -40,7 +40,7 @@ def _nothing(_: object) -> dict[str, Any]:
 
 
 def placeholders(width: Width, samples: int) -> DataLoader[int]:
-    """What the Trainer's loop iterates over in an epoch of so many samples."""
+    """Placeholders that the Trainer's loop iterates over in an epoch of so many samples."""
     count = width.micro_batches(samples)
     return DataLoader(Placeholders(count), batch_size=1, collate_fn=_nothing)
 

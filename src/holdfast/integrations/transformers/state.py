@@ -100,7 +100,7 @@ class LogFile:
             file.write(**_plain(line))
 
     def lines(self, steps: int) -> list[dict[str, Any]]:
-        """What was logged in the first `steps` steps; work that was done again counts once."""
+        """Lines logged in the first `steps` steps; work that was done again counts once."""
         if not self._path.exists():
             return []
         lines = [each for each in json_lines.read(self._path) if each["step"] <= steps]

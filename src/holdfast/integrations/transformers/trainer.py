@@ -23,11 +23,11 @@ from typing import Any, Final, ParamSpec, TypeVar
 import torch
 import transformers
 from accelerate import PartialState
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from holdfast.errors import JobError
-from holdfast.integrations.transformers import refused, state
+from holdfast.integrations.transformers import state
 from holdfast.integrations.transformers.batches import ITEMS, Placeholders, as_read, placeholders
 from holdfast.integrations.width import Width
 from holdfast.worker.loop.steps import Steps
@@ -70,13 +70,13 @@ class LiveTrainer(transformers.Trainer):  # type: ignore[misc]  # it has no type
 
     @_in_run
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as the library does; see `refused` for what is refused.
+        """Train as the library does, but for what `_check` refuses.
 
         Raises:
             JobError: A run cannot do what the Trainer is to do.
         """
         names = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
-        refused.check(self, {**dict(zip(names, args, strict=False)), **kwargs})
+        _check(self, {**dict(zip(names, args, strict=False)), **kwargs})
         self.has_trained = True
         self.args._n_gpu = min(self.args.n_gpu, 1)  # this worker's
         return super().train(*args, **kwargs)
@@ -323,3 +323,49 @@ def live(trainer: type[Any]) -> type[Any]:
 
 class Trainer(LiveTrainer):
     """The library's Trainer, which trains in a run."""
+
+
+def _check(trainer: Any, given: dict[str, Any]) -> None:
+    """Check a Trainer before it trains.
+
+    Args:
+        trainer: The Trainer.
+        given: The arguments of `train`, by name.
+
+    Raises:
+        JobError: It is to do what a run cannot; all of it is named.
+    """
+    args = trainer.args
+    found = {
+        "resume_from_checkpoint": (
+            bool(given.get("resume_from_checkpoint")),
+            "resume the run: holdfast train --resume",
+        ),
+        "trial": (given.get("trial") is not None, "use holdfast tune"),
+        "FSDP": (trainer.is_fsdp_enabled, "remove fsdp"),
+        "DeepSpeed": (trainer.is_deepspeed_enabled, "remove deepspeed"),
+        "fp16": (args.fp16, "set bf16"),
+        "torch_compile": (args.torch_compile, "remove it"),
+        "auto_find_batch_size": (args.auto_find_batch_size, "set per_device_train_batch_size"),
+        "train_sampling_strategy=batch_rebalance": (
+            getattr(args, "train_sampling_strategy", "") == "batch_rebalance",
+            "use random, or group_by_length",
+        ),
+        "include_num_input_tokens_seen": (
+            args.include_num_input_tokens_seen not in ("no", False),
+            "the run's metrics count the tokens of language models",
+        ),
+        "an IterableDataset": (
+            isinstance(trainer.train_dataset, IterableDataset),
+            "give a data set with a length",
+        ),
+        "a layer-wise or paged optimizer that steps in the backward pass": (
+            "layerwise" in str(args.optim) or "lomo" in str(args.optim),
+            "use another optim",
+        ),
+    }
+    refused = [f"{what} ({instead})" for what, (is_given, instead) in found.items() if is_given]
+    if refused:
+        raise JobError(f"a Trainer in a run cannot use {', '.join(refused)}")
+    if trainer.has_trained:
+        raise JobError("train() was called twice; a run has one training loop")

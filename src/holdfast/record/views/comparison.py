@@ -43,7 +43,7 @@ class Comparison:
     Attributes:
         runs: A row for each, with the same columns; what a run does not have is None.
         equal_samples: Number of samples that each run with steps has at least.
-        notes: What does not compare, and what is missing, in words.
+        notes: Facts that do not compare or are missing, in words.
     """
 
     runs: list[Row]
@@ -56,7 +56,7 @@ def compared(records: Sequence[RunRecord], price: float | None = None) -> Compar
 
     Args:
         records: The runs, at least one.
-        price: Of a host per hour.
+        price: Price of a host per hour.
     """
     names = names_of([each.path for each in records])
     totals = [sum(each.steps.columns["samples"]) for each in records]

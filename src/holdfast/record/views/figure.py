@@ -65,7 +65,7 @@ def write_comparison(records: Sequence[RunRecord], names: Sequence[str], path: P
 
     Args:
         records: The runs.
-        names: What each is called.
+        names: Name of each.
         path: The picture; its suffix says the format.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Provided: gets the checkpoint of the coordinator's host when a run is resumed on other hosts."""
+"""Checkpoint fetch: gets the checkpoint of the coordinator's host for a run that is resumed."""
 
 from __future__ import annotations
 

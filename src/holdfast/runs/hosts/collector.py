@@ -33,9 +33,9 @@ from holdfast.wire.coordinator_channel import CoordinatorChannel, answer_of
 from holdfast.wire.tls import Credentials
 
 INTERVAL_S: Final = 0.3
-"""How often the checkpoints are looked at."""
+"""Interval at which the checkpoints are looked at."""
 OFFER_TIMEOUT_S: Final = 5.0
-"""How long an answer to an offer may take; at the end, how long the coordinator may be away."""
+"""Time that an answer to an offer may take; at the end, that the coordinator may be away."""
 MAX_DELAY_S: Final = 10.0
 _DONE: Final = (OfferResult.STORED, OfferResult.NO_SPACE)
 
@@ -132,6 +132,7 @@ class Collector:
 
     def _look(self) -> tuple[str, CheckpointMessage] | None:
         """The newest checkpoint, and its name."""
+        # The manifest is read only if another checkpoint than the last time is the newest.
         committed = self._store.committed()
         if not committed or self._newest is None or committed[0] != self._newest[0]:
             found = newest_described(self._store)
@@ -141,6 +142,7 @@ class Collector:
     def _send(
         self, service: CheckpointService, name: str, checkpoint: CheckpointMessage
     ) -> OfferResult:
+        # Counted at once, so that whatever ends the call makes the next one wait longer.
         self._failures += 1
         with held(self._run_dir, name) as store:
             call = service.send.future(

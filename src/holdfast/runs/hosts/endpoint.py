@@ -81,6 +81,7 @@ class Endpoint:
         from holdfast.runs.replication.etcd_node import EtcdNode, prefix_of
         from holdfast.runs.replication.node import ConsensusNode
 
+        # The first entry, so that every host that may take over has the secrets.
         first = JournalRecord(secrets=read_secrets(run_dir)).encoded
         if etcd is not None:
             return EtcdNode(etcd, prefix_of(run_dir, attempt), self.address, first)

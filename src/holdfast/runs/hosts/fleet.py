@@ -79,9 +79,11 @@ class Fleet:
     def replace_lost(self) -> None:
         """Implements `Hosts.replace_lost`."""
         ended = self._look()
+        # If all have ended well, the run is over, as the coordinator is about to say.
         have_left = ended and all(place.succeeded for place in ended.values())
         if have_left and self._coordinator.await_end(LAST_STATE_S):
             return
+        # The engine knows of an end at once; the coordinator alone would wait for heartbeats.
         for name in ended:
             self._coordinator.report_lost(name)
         if self._replacing.has_given_up:

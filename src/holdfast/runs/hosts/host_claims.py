@@ -15,7 +15,7 @@ from holdfast.job.spec import Job
 from holdfast.rundir.claims import HeldClaim, describe
 
 LOOK_S: Final = 0.5
-"""How often a run that waits compares claims."""
+"""Interval at which a run that waits compares claims."""
 WaitForResources: TypeAlias = Callable[[Callable[[], str], str], str]
 """Repeats an attempt that has lacked something; returns what it lacks in the end, or nothing."""
 
@@ -83,7 +83,7 @@ def _visible(shares: tuple[Share, ...], job: Job, every: Sequence[str]) -> Itera
     worker sees one, even if the job asks for none.
 
     Args:
-        shares: What is claimed.
+        shares: Shares that are claimed.
         job: The job.
         every: The names of the GPUs of this host.
     """

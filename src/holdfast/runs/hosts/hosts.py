@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.runs.coordinator_process import CoordinatorProcess
 
 LAST_STATE_S: Final = 5.0
-"""How long after the end of an agent that left as told the run may still be said to be over."""
+"""Time after the end of an agent that left as told in which the run may be said to be over."""
 
 
 class HostState(enum.Enum):

@@ -1,4 +1,12 @@
-"""JoinedHost: this host while it works for a run, with its agents, one after the other."""
+"""JoinedHost: this host while it works for a run, with its agents, one after the other.
+
+    joined ─▶ job and sources ─▶ directory, claim, checkpoint ─▶ agent ─▶ LEFT, LOST ─▶ join again
+
+Each agent has a name of its own: a host that was taken for lost is fenced under its old name. What
+does not depend on the name lasts from one agent to the next: the fork server, which has imported
+torch, the claim on CPUs and GPUs, the node that takes part in elections, and how far the logs were
+sent. Where the coordinator is may change at any time, so all that speak to it ask for its address.
+"""
 
 from __future__ import annotations
 
@@ -67,18 +75,18 @@ Serving: TypeAlias = Callable[[Path, Say], AbstractContextManager[None]]
 """Serves the metrics of a run directory of this host while its context is open."""
 
 REJOIN_TIMEOUT_S: Final = 5.0
-"""How long to wait for it once the agent has ended as it was told: the run may be over."""
+"""Time to wait for it once the agent has ended as it was told: the run may be over."""
 LOST_REJOIN_TIMEOUT_S: Final = 60.0
 """The same once the agent was lost: the run continues, maybe with a coordinator that moves now."""
 CLAIM_TIMEOUT_S: Final = 15.0
-"""How long an agent that an engine has placed waits for what other runs use."""
+"""Time that an agent which an engine has placed waits for what other runs use."""
 TRY_TIMEOUT_S: Final = 1.0
 """The same for one try: another host may have taken over the coordinator meanwhile."""
 FETCH_TRY_S: Final = 5.0
-"""How long one try to get the job may take, of `FETCH_TIMEOUT_S`."""
+"""Time that one try to get the job may take, of `FETCH_TIMEOUT_S`."""
 TICK_S: Final = 0.1
 HELD_TIMEOUT_S: Final = 660.0
-"""How long to wait for a run directory that another agent holds: one without a coordinator ends
+"""Time to wait for a run directory that another agent holds: one without a coordinator ends
 within ten minutes.
 """
 _HELD: Final = (
@@ -86,7 +94,7 @@ _HELD: Final = (
     "end it; this one waits for that"
 )
 LEAVE_TIMEOUT_S: Final = 10.0
-"""How long the coordinator may take to continue without a host that leaves."""
+"""Time that the coordinator may take to continue without a host that leaves."""
 ENDED: Final = "the agent was ended; the run continues without this host"
 
 
@@ -147,6 +155,8 @@ class JoinedHost:
         """
         agent = joined.credentials.agent
         name = joined.message.name
+        # Made before the job is known, since the request for the job names it. With an engine the
+        # coordinator never moves, and the agents that it places need none.
         if self._node is None and agent is not None and not self._is_placed:
             self._node = ConsensusNode(self._address, agent, begins=False)
         node = self._node.name if self._node is not None else ""
@@ -159,8 +169,11 @@ class JoinedHost:
                 self._serving = None
             Seal.of(directory.job.checkpoint)  # refuse before any worker is started
             shares = self._claimed_shares(directory, sent.run, stop)
+            # Logs of an earlier start of the run are not sent.
             if self._sent is None:
                 self._sent = ends_of(directory.path)
+            # Only where the coordinator may move does this host take part in elections, with one
+            # node for all of its agents.
             if not sent.moves:
                 node = ""
                 self._close_node()
@@ -191,6 +204,8 @@ class JoinedHost:
                     if stop:
                         leaves_until = min(leaves_until, time.monotonic() + LEAVE_TIMEOUT_S)
                         host.leave()  # again, in case the agent had no handler yet
+                    # An agent that has not begun, a second signal, or an agent that does not leave
+                    # in time: it is ended, and the coordinator takes the host for lost.
                     is_starting = bool(stop) and state is HostState.STARTING
                     if is_starting or len(stop) > 1 or time.monotonic() > leaves_until:
                         raise Interrupted(ENDED)
@@ -212,13 +227,14 @@ class JoinedHost:
         Args:
             token, hostname, before: See `join`.
             stop: Not empty once this host is to leave.
-            was_told: What `work` has returned.
+            was_told: Result of `work`.
 
         Raises:
             NoRun: The run is over, as far as this host knows.
         """
         until = time.monotonic() + (REJOIN_TIMEOUT_S if was_told else LOST_REJOIN_TIMEOUT_S)
         while True:
+            # This host may be the one that takes over: then it joins its own coordinator.
             self.rest(0, stop)
             left_s = until - time.monotonic()
             try:

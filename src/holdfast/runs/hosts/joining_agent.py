@@ -29,7 +29,7 @@ from holdfast.runs.hosts.succession import Attend
 from holdfast.wire.join import NoRun, join
 
 JOIN_TIMEOUT_S: Final = 60.0
-"""How long to wait for a coordinator at first."""
+"""Time to wait for a coordinator at first."""
 PLACED_TIMEOUT_S: Final = 20.0
 """The same if an engine has placed the agent: its coordinator is there. The agent then ends early,
 so that a run whose coordinator cannot be reached says that, and ends.
@@ -55,8 +55,8 @@ def serve(
         coordinator: Its address and port.
         token_file: Holds the token; see `placed`.
         say: Tells the user something.
-        address: Of the interface on which workers accept other hosts; by default that of the route
-            to the coordinator.
+        address: Address of the interface on which workers accept other hosts; by default that of
+            the route to the coordinator.
         run_dir: The run's directory on this host, which may hold checkpoints of the run already; by
             default one below `runs/` with the name that it has on the coordinator's host.
         placed: The name of this agent, if an engine has placed it here. Then its token comes from
@@ -107,6 +107,7 @@ def serve(
                 if stop:
                     say(LEFT)
                     return
+                # From now on the certificate stands for the token, which may be used up.
                 before = joined.credentials.agent
                 delay_s = delay.after(served_s) if was_told else 0.0
                 try:

@@ -1,4 +1,13 @@
-"""Local hosts: agents as children of this process, with workers that a fork server forks."""
+"""Local hosts: agents as children of this process, with workers that a fork server forks.
+
+A host is STARTING until the fork server has imported torch: then its agent can fork workers, and it
+is UP. It has LEFT if the agent ends as it was told, and is LOST if the agent or the fork server
+ends otherwise.
+
+If the agent ends, the fork server kills its workers, and the host is closed once all of them are
+gone: the host in its place needs their memory and GPUs. If the fork server ends, the workers and
+the agent end with it. All of that counts as one failure, and both are started again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.runs.coordinator_process import CoordinatorProcess
 
 REAP_TIMEOUT_S: Final = 1.0
-"""How long the end of a fork server may come after that of an agent which has lost it."""
+"""Time within which a fork server ends after an agent that has lost it."""
 
 
 class LocalHost:
@@ -95,6 +104,7 @@ class LocalHost:
                     options |= {"interface": interface.address, "credentials": fds[-1]}
                 log = directory.logs / "agent.log"
                 self.agent = Child.start("holdfast.agent.main", options, log, fds, forks)
+            # Closed in reverse order: the agent ends before its arena and its sockets are closed.
             self._owned = undo.pop_all()
             self._owned.callback(self.agent.close)
 
@@ -109,6 +119,7 @@ class LocalHost:
             HoldfastError: It takes too long to start.
         """
         kill_if_stopped(self.agent)
+        # An agent ends with its fork server, and may be seen to end before it.
         may_have = self.agent.status == 1 or self.agent.ended_with_fork_server
         if self._fork_server.has_ended(REAP_TIMEOUT_S if may_have else 0):
             return HostState.LOST
@@ -269,6 +280,8 @@ class OwnHost:
         if self._is_leaving and state in (HostState.LEFT, HostState.LOST):
             self._coordinator.hand_over()
             return
+        # An agent leaves when it is told that the run is over. One that was taken for lost is told
+        # so, too, while the run continues: then it is replaced.
         if state is HostState.LEFT and self._coordinator.await_end(LAST_STATE_S):
             return
         if state in (HostState.LEFT, HostState.LOST):

@@ -147,6 +147,7 @@ class Shipper:
                 offset = following.position - len(piece)
                 if not self._send(channel, file, piece, offset):
                     return False
+                # It moves only once the piece has arrived: an agent after this one continues here.
                 self._cursors[file] = following
         return True
 

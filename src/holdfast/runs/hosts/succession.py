@@ -3,7 +3,24 @@
     node leads ─▶ secrets of the journal, coordinator process, announcement ─▶ other hosts
     another leads ─▶ the coordinator of this host ends
 
-Where the coordinator is, it writes into a file for the agent of this host.
+The command of a host that has joined polls it, also while it has no agent.
+
+Another host leads. `where` is the address that its leader has announced; before the first move, the
+one at which this host has joined. The agent is another process, so the address is written into a
+file that it reads.
+
+This host leads. The leader before is lost, has left, or can append nothing any more. The journal
+has the run's secrets: with these, certificates that hosts have got before are good here, too. They
+are stored, the address is announced, and a coordinator starts, at the same port if that is free. It
+has the whole journal, so it lets the hosts report and continues (`core.coordinator`). From now on
+this command also shows and stores the progress of the run, as that of the first host did. A
+coordinator that ends is started again.
+
+This host leads no longer. The coordinator here ends, and agents look for that of the next leader.
+
+The run is over. The host of the coordinator stores the result. One that leaves before has another
+host elected first, if there is one. If this host cannot start a coordinator, its command ends with
+an error, and so leaves.
 """
 
 from __future__ import annotations
@@ -39,7 +56,7 @@ TICK_S: Final = 0.05
 
 
 class Attendant(Protocol):
-    """Who watches a run that this host has taken over."""
+    """Watcher of a run that this host has taken over."""
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -49,7 +66,7 @@ class Attendant(Protocol):
         """Keep the result of the run.
 
         Args:
-            summary: What a worker reports at the end; None if the run has failed.
+            summary: Report of a worker at the end; None if the run has failed.
             error: Why it has failed.
         """
 
@@ -162,6 +179,7 @@ class Succession:
 
     def _begin(self, forks: Forker | None) -> None:
         entries = records_in(self._node.entries)
+        # They are the first entry of every journal, and nothing changes them.
         (secrets, *_) = [each.secrets for each in entries if each.secrets is not None]
         endpoint = self._endpoint()
         path = self._directory.path
@@ -193,7 +211,7 @@ class Succession:
             self._coordinator = None
 
     def _endpoint(self) -> Endpoint:
-        """Where this host listens: at the port of the coordinator before, if that is free."""
+        """Endpoint of this host: at the port of the coordinator before, if that is free."""
         port = int(self._joined.rpartition(":")[2])
         endpoint = Endpoint(address=self._address, port=port)
         try:

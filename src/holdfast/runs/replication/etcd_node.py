@@ -5,6 +5,17 @@
 All nodes look at the keys a few times per second. When there is no leader, each of them tries to
 become that, and one does. A leader counts its lease from before it asked for it, so by its own
 clock it has stepped down before etcd lets another one lead.
+
+Silence. If etcd does not answer, a leader steps down before its lease ends, and its command ends
+the coordinator. Workers train on meanwhile. Once etcd answers, the node leads again if its lease
+still holds; else the first node to take the free leader key leads. A node that has led and hears
+nothing for `SILENT_LIMIT_S`, or finds another leader, is deposed: its command waits no longer.
+
+Writes. An entry is written until etcd answers, while this node leads. A write whose answer was lost
+may have been done; the journal recognizes its own entry and takes it for written.
+
+End. A leader that leaves gives up its lease at once, so that another node need not wait for its
+end. If the run is over, or no other host was there to continue it, it removes all keys.
 """
 
 from __future__ import annotations
@@ -37,7 +48,7 @@ END_TIMEOUT_S: Final = 2.0
 
 
 def prefix_of(run_dir: Path, attempt: str) -> str:
-    """What the keys of one start of a run begin with."""
+    """Prefix of the keys of one start of a run."""
     return f"/holdfast/{run_id_of(run_dir)}/{attempt}/"
 
 
@@ -46,7 +57,7 @@ class EtcdNode(Node):
 
     Args:
         settings: The cluster.
-        prefix: What the keys of this start of the run begin with.
+        prefix: Prefix of the keys of this start of the run.
         address: Address of this host, for its name.
         first: The first entry of the journal if this host begins the run: it leads at once.
 
@@ -108,6 +119,8 @@ class EtcdNode(Node):
         """Lead if this node has become the leader, or try to become it if there is none."""
         view = await asyncio.to_thread(self._journal.view, len(self.entries))
         self._take_in(view)
+        # The key that this node has asked for at an earlier look is its own: it leads, if the lease
+        # still holds.
         if view.leader == self.name and view.lease == self._lease:
             asked_at = time.monotonic()
             if await asyncio.to_thread(self._journal.renew, self._lease):
@@ -152,6 +165,7 @@ class EtcdNode(Node):
             self._notify()
 
     async def _settle(self) -> None:
+        # An entry that is being written holds the lock until it is in `entries`.
         async with self._writing:
             return
 

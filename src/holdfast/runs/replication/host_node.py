@@ -1,9 +1,28 @@
 """Node: the part of one host in the election of its run's leader, and in its journal.
 
+    command ── announce, leave ────────────▶ node ◀── nodes of other hosts, or etcd
+            ◀─ leads, coordinator, entries ──
+    coordinator ── JournalRequest ─▶ node
+                ◀─ JournalAnswer ───
+
 It is a thread of the command of this host, which starts and ends the coordinator as the node says.
 What elects, and where the journal is, the subclasses decide.
 
-A node that fails leads no longer, ends its thread with a traceback, and says so in `take_news`.
+Leader. An election makes one node the leader. The leader before may not know of it yet, but it can
+append nothing any more. The descriptor of the node is readable after every change; the command
+looks at `leads`. `times_led` tells it that the node has stepped down and led again between two
+looks.
+
+Journal. A coordinator is served over a socket of its own while this node leads. With the leadership
+the socket ends too: the coordinator may lack entries of a leader in between. An append is answered
+once the entry cannot be lost, a read once the entries that are under way are among those that it
+returns.
+
+Threads. The command calls from its own thread, and the work is done in the node's, in order. Once
+that has ended, `_call` returns False, so that a caller can free what it has passed.
+
+Failure. A node that fails leads no longer, ends its thread with a traceback, and says so in
+`take_news`. To the other hosts this host is then lost.
 """
 
 from __future__ import annotations

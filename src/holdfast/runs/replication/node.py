@@ -10,6 +10,17 @@ node with another name.
 
 A follower whose leader falls silent looks first whether the leader's host accepts connections. If
 it does, the leader is slow, and gets `SLOW_LIMIT_S`: an election would cost the run a recovery.
+
+Entries. The coordinator's entry is proposed to the machine, and answered once that has committed
+it. A node that steps down forgets what it has proposed. Whether that is committed is for the next
+leader to find out, and the coordinator that has asked is ended.
+
+Hosts. The machine gets the nodes of the hosts that take part with the coordinator's journal, and
+chooses the voters from them. Connections to all others are closed.
+
+Announcement. Hosts that take part hear of a new leader by its messages, but not where its
+coordinator listens. So the leader sends the address to all nodes that may need it, again and again
+until their hosts have reported to that coordinator. One of an older term is ignored.
 """
 
 from __future__ import annotations
@@ -78,6 +89,7 @@ class ConsensusNode(Node):
         self._leader_term = 0
         self._heard_at = -math.inf
         self._announced_term = 0
+        # A future is done when its entry is committed, not when it is appended.
         self._proposed: dict[int, asyncio.Future[None]] = {}  # by the index of the entry
         self._due = asyncio.Event()
         self._connections = Connections(
@@ -146,6 +158,7 @@ class ConsensusNode(Node):
         if message is None:
             return
         self._tell(MessageReceived(received.sender, message))
+        # Only the leader of a term sends this; of an older term the machine has refused it.
         if isinstance(message, AppendEntries) and message.term == self._machine.term:
             self._leader = received.sender
             self._leader_term = message.term
@@ -169,6 +182,7 @@ class ConsensusNode(Node):
             wait_s = None if due is None else max(0.0, due - time.monotonic())
             if await self._happens_within(wait_s):
                 continue
+            # The machine starts an election with this tick, unless there is a reason to wait.
             if await self._leader_is_slow():
                 await self._happens_within(ELECTION_S / 2)
             else:

@@ -2,6 +2,14 @@
 
 A connection carries messages one way, over TLS with the certificates of agents. A message is lost
 if there is no connection; consensus sends it again.
+
+Sending. Each other node has a queue and a task, which connects when there is a message and no
+connection. If that fails, all that waits is lost. If the host refuses the connection, its node has
+ended, and consensus is told. A node that reads slowly loses messages once its queue is full, and no
+other one waits for it.
+
+Receiving. A connection that shows no certificate of an agent of this run is closed, and so is one
+on which nothing comes for long: its other end makes a new one for its next message.
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ class Connections:
     """The connections of one node, in the running event loop.
 
     Args:
-        listener: Where it accepts connections.
+        listener: Socket on which it accepts connections.
         credentials: The agent's.
         on_message: Called with each message that has come.
         on_ended: Called with the name of a node whose process has ended: its host is there, and
@@ -150,6 +158,8 @@ class _Outgoing:
                     if writer.transport.get_write_buffer_size() < MAX_UNSENT_BYTES:
                         writer.write(line)
                 except ConnectionRefusedError:
+                    # The host answers, and nothing listens there: the process of the node has
+                    # ended, and none comes back under its name.
                     self._drop()
                     self._on_ended(self._node)
                 except (OSError, ValueError):  # also the name of a node that is none

@@ -35,7 +35,7 @@ MAX_RETRY_S: Final = 30.0
 NICE: Final = 10
 """Priority of the threads and what they start: workers of the same host come first."""
 _PACKAGES: Final = ("holdfast", "torch", "numpy")
-"""Those whose versions a tracker is told."""
+"""Packages whose versions a tracker gets."""
 _LOCK_TIMEOUT_S: Final = 0.1
 _TICK_S: Final = 0.1
 _LEAVE_S: Final = 0.5
@@ -219,7 +219,7 @@ def deliver(senders: Sequence[Sender], is_late: Callable[[Sender], bool]) -> lis
 
 
 def _tags(run_dir: Path) -> dict[str, str]:
-    """What the results of a run may depend on besides its parameters."""
+    """Facts that the results of a run may depend on besides its parameters."""
     tags = {
         "host": socket.gethostname(),
         "platform": platform.platform(),

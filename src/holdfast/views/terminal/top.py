@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import signal
 import sys
+import termios
 import time
-from contextlib import suppress
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Final, TextIO
 
 from rich.console import Console
@@ -12,12 +20,12 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast.errors import JobError
+from holdfast.linux.lifeline import STOP_SIGNALS, handling
 from holdfast.record.registry import Record
 from holdfast.record.run_record import RunRecord
 from holdfast.record.views.run_at import RunAt
 from holdfast.views.terminal.lines import look_of, plain
 from holdfast.views.terminal.plain import PlainLines
-from holdfast.views.terminal.pressed_keys import ESCAPE, Keys, keys_of, signals_end
 from holdfast.views.terminal.screen import Page, draw
 
 POLL_S: Final = 0.1
@@ -159,3 +167,61 @@ def record_of(listed: Record) -> RunRecord:
     if listed.is_waiting and not listed.directory.exists():
         raise JobError(f"{listed.id} waits to begin; holdfast logs -f {listed.id} says for what")
     return RunRecord(listed.directory)
+
+
+ESCAPE: Final = "\x1b"
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
+"""Sequences that a terminal sends for keys such as the arrows."""
+_MAX_READ: Final = 256
+
+Keys = Callable[[float], str]
+"""Waits that many seconds at most; returns the keys that were hit meanwhile."""
+
+
+@contextmanager
+def keys_of(fd: int) -> Iterator[Keys]:
+    """While the block runs, keys are neither shown nor held back until the end of a line; the
+    terminal is as before afterwards, however the block ends.
+
+    Args:
+        fd: A descriptor; if it is of no terminal, there are no keys.
+    """
+    if not os.isatty(fd):
+        yield _no_keys
+        return
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield lambda timeout_s: _read(fd, timeout_s)
+    finally:
+        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+
+@contextmanager
+def signals_end() -> Iterator[None]:
+    """While the block runs, signals that end a process raise KeyboardInterrupt, once; the key that
+    stops a process (Ctrl-Z) does nothing, as it would leave the terminal as it is.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with handling(STOP_SIGNALS, end), handling([signal.SIGTSTP], signal.SIG_IGN):
+        yield
+
+
+def _no_keys(timeout_s: float) -> str:
+    time.sleep(timeout_s)
+    return ""
+
+
+def _read(fd: int, timeout_s: float) -> str:
+    """Raises: KeyboardInterrupt: The terminal is gone."""
+    if not select.select([fd], [], [], timeout_s)[0]:
+        return ""
+    read = os.read(fd, _MAX_READ)
+    if not read:
+        raise KeyboardInterrupt
+    return _SEQUENCE.sub("", read.decode(errors="replace"))

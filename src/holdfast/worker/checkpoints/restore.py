@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -43,8 +44,8 @@ from holdfast.rundir.run_directory import log_event
 from holdfast.wire.channel import Channel
 from holdfast.wire.messages import CheckpointRejectedMessage
 from holdfast.wire.worker_spec import WorkerSpec
-from holdfast.worker.checkpoints.read_for_others import read_for_others
 from holdfast.worker.checks.numerics import changes, numerics_of
+from holdfast.worker.process_groups.collectives import broadcast
 from holdfast.worker.progress import NOT_SAVED, Evaluations, Followup, Progress
 from holdfast.worker.user_state.user_values import UserValues
 
@@ -394,7 +395,7 @@ def donors_among(group: Group, holders: Sequence[int]) -> dict[int, int]:
 
     Args:
         group: The members.
-        holders: Those that have the state.
+        holders: Members that have the state.
     """
     donors = {}
     for ranks in _hosts(group):
@@ -426,3 +427,57 @@ def _progress(manifest: Manifest, changed: Sequence[str]) -> Progress:
     )
     progress.user.commit(manifest.user_state)
     return progress
+
+
+_SIZE_BYTES: Final = 8
+
+
+def read_for_others(
+    store: CheckpointStore, name: str, replica: Replica, group: Group, reader: int
+) -> Manifest:
+    """Fill a replica, and those of the other members, with their parts of a checkpoint.
+
+        reader    manifest ─▶ chunk ─▶ chunk ─▶ …      read and verified, then sent to all
+        others    each takes its part of every chunk
+
+    This is for workers that each hold a part of the state. A worker that holds all of it gets it
+    from another worker's memory instead; see `worker.membership.state_transfer`.
+
+    Args:
+        store: Has the checkpoint, where the reader runs.
+        name: Its name.
+        replica: Replica of this worker.
+        group: The members, who have met for collectives.
+        reader: The rank that reads.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        Aborted: The generation is over.
+        CheckpointError: The reader finds it damaged now.
+    """
+    device = replica.flat.device
+    reads = group.rank == reader
+    text = store.manifest(name).model_dump_json().encode() if reads else b""
+    size = torch.tensor(list(len(text).to_bytes(_SIZE_BYTES)), dtype=torch.uint8, device=device)
+    broadcast(size, reader, group)
+    sent = torch.empty(int.from_bytes(size.tolist()), dtype=torch.uint8)
+    if reads:
+        sent.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    sent = sent.to(device)
+    broadcast(sent, reader, group)
+    manifest = Manifest.parse(sent.cpu().numpy().tobytes(), name)
+    chunk = torch.empty(parts.CHUNK_BYTES, dtype=torch.uint8)
+    memory = chunk.numpy().data
+    chunks = read_state(store, name, manifest, lambda start, end: memory[: end - start])
+    for number in range(parts.num_chunks(manifest.size_bytes)):
+        start, end = parts.byte_range(range(number, number + 1), manifest.size_bytes)
+        if reads:
+            next(chunks)
+        content = chunk[: end - start].to(device)
+        broadcast(content, reader, group)
+        for piece in replica.holding.between(start, end):
+            at = piece.start - start
+            replica.flat[piece.own : piece.own + piece.size].copy_(content[at : at + piece.size])
+    return manifest

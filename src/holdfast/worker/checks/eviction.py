@@ -19,7 +19,7 @@ def evict(
     """Have the `wrong` ranks fail, and the others wait until the generation is over.
 
     Args:
-        group: The members, which have all come to the same result.
+        group: The members, which all have the same result.
         wrong: Some of them, one at least.
         error: Error with which a wrong rank fails.
         tag: Barrier at which the others wait.

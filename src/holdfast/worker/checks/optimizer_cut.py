@@ -29,11 +29,11 @@ Tensors = Mapping[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _StandInState:
-    """What some steps have come to.
+    """Result of some steps.
 
     Attributes:
         values: The stand-ins.
-        states: What is kept for each parameter, by the path of the optimizer that keeps it.
+        states: Values kept for each parameter, by the path of the optimizer that keeps it.
         options: Options of the groups.
     """
 
@@ -50,6 +50,7 @@ def can_be_cut(optimizer: Optimizer, stride: int) -> bool:
         stride: The number of elements that cuts are multiples of.
     """
     cuts = (slice(0, stride), slice(stride, 3 * stride), slice(3 * stride, None))
+    # The same numbers on all workers, so all come to the same answer.
     generator = torch.Generator().manual_seed(0)
     parameters = parameters_of(optimizer)
     wholes = {each: _random(each, generator) for each in parameters}
@@ -83,6 +84,7 @@ def can_be_divided(optimizer: Optimizer, own: Collection[torch.Tensor]) -> bool:
     held = [each for each in own if each in wholes]
     try:
         whole = _stepped(optimizer, wholes, gradients)
+        # The others are there, without a gradient.
         part = _stepped(optimizer, wholes, [{p: each[p] for p in held} for each in gradients])
     except Exception:  # noqa: BLE001  # whatever its step does
         return False

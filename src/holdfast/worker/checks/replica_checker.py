@@ -72,7 +72,7 @@ class ReplicaChecker:
         self._overwritten = self._replica.ranges_of(names)
 
     def digest(self, step: int) -> int:
-        """The digest that this worker brings to the comparison in `step`."""
+        """The digest of this worker for the comparison in `step`."""
         if not self._compares:
             return 0
         return self._replica.digest(*((start, end) for start, end, _ in self._compared_in(step)))

@@ -1,4 +1,5 @@
-"""Follow-ups: what all workers do together after a commit: evaluate, and save a checkpoint.
+"""Follow-ups: what all workers do together after a commit: evaluate, save a checkpoint, and let the
+caller of `session.steps` do its work.
 
 All of it may happen twice on one worker, which takes over from one that was lost in between.
 """
@@ -6,12 +7,17 @@ All of it may happen twice on one worker, which takes over from one that was los
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from holdfast.arena.memory import Phase
 from holdfast.checkpoint.manifest import Best
+from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.core.step.seeds import seed_for
+from holdfast.data.dataset import seed_everything
 from holdfast.data.loading.reader import Reader
 from holdfast.data.loading.source import Source
+from holdfast.data.loading.stream import StreamReader
 from holdfast.errors import JobError
 from holdfast.job.settings import Evaluation
 from holdfast.worker import devices
@@ -19,7 +25,8 @@ from holdfast.worker.agent_link import StopRequested
 from holdfast.worker.evaluation import Measure
 from holdfast.worker.membership.member import Member
 from holdfast.worker.metric_states import Results, Tally, together
-from holdfast.worker.step.commit import RequestFlags
+from holdfast.worker.progress import Pause
+from holdfast.worker.step.commit import RequestFlags, StepCommitted
 
 
 class Followups:
@@ -196,3 +203,105 @@ def best_after(best: Best, settings: Evaluation, step: int, results: Mapping[str
     if sign * value > (-math.inf if best.value is None else sign * best.value):  # NaN never is
         return Best(value=value, step=step)
     return best.model_copy(update={"since": best.since + 1})
+
+
+class WholeSteps:
+    """Chooses the whole steps, whose gradient is not compressed though the job says so.
+
+    What compression keeps from the others is no state of the run: a checkpoint lacks it. So a step
+    is whole if a checkpoint follows it, and one that is asked for waits for a whole step. All
+    workers choose alike.
+
+    Args:
+        member: The worker.
+        followups: Work of all workers after a commit.
+    """
+
+    def __init__(self, member: Member, followups: Followups) -> None:
+        self._member = member
+        self._followups = followups
+        self._compression = member.job.compression
+
+    def begin_step(self, reader: Reader) -> None:
+        """Have the stepper send all of the next gradient, if it is to."""
+        if self._compression.is_on:
+            self._member.joined.stepper.sends_whole = self._is_next_whole(reader)
+
+    def on_commit(self, committed: StepCommitted, record: dict[str, Any]) -> None:
+        """Note whether the newest step was compressed, also in its metrics line."""
+        if not self._compression.is_on:
+            return
+        is_compressed = not self._member.joined.stepper.sends_whole
+        if is_compressed:
+            record["compressed"] = True
+        if committed.pending is None and committed.outcome().skipped:
+            return  # the error is what it was
+        # PyTorch's PowerSGD can send no step whole: no checkpoint waits for one.
+        job = self._member.job
+        can_send_whole = job.sync != "ddp" or self._compression.method != "powersgd"
+        keeps_error = is_compressed and self._compression.error_feedback
+        self._member.progress.keeps_error = keeps_error and can_send_whole
+
+    def _is_next_whole(self, reader: Reader) -> bool:
+        progress = self._member.progress
+        if progress.deferred or progress.step < self._compression.warmup_steps:
+            return True
+        every_steps = self._member.job.checkpoint.every_steps
+        if every_steps and (progress.step + 1) % every_steps == 0:
+            return True
+        # Of a stream no end is known beforehand.
+        return not isinstance(reader, StreamReader) and self._followups.saves_after(reader)
+
+
+class Pauses:
+    """The pauses of one worker, in which the caller of `session.steps` works, on all workers alike.
+
+        step is committed ─▶ caller: logs, schedules, evaluates, saves ─▶ barrier ─▶ next step
+
+    What it changes becomes part of the state. The barrier ensures that all of it is done before the
+    next step: a worker that is lost in a pause is replaced, and the new one does the work again.
+
+    Args:
+        member: The worker.
+        settle: Waits until the outcome of the newest step is known.
+    """
+
+    def __init__(self, member: Member, settle: Callable[[], None]) -> None:
+        self._member = member
+        self._progress = member.progress
+        self._settle = settle
+
+    def begin_step(self) -> None:
+        """Note that a step was committed, after which there is a pause."""
+        self._progress.followup.pause = Pause()
+
+    def run(self, pause: Pause) -> Iterator[None]:
+        """Yield for the caller's work, unless this worker has done it, and wait for the others.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: What the caller has changed cannot be saved.
+        """
+        if not pause.is_done:
+            yield from self._work(pause)
+        self._member.group.barrier(WorkerTag.PAUSE, self._progress.step)
+        self._progress.followup.pause = None
+        # A worker that dies before has left no replica: that of another one may be from before the
+        # pause.
+        self._member.joined.state.publish()
+
+    def _work(self, pause: Pause) -> Iterator[None]:
+        state = self._member.joined.state
+        status = self._member.context.status
+        self._settle()
+        pause.before = self._progress.user.to_json()
+        state.begin_change()
+        seed_everything(seed_for("pause", self._member.job.seed, self._progress.step))
+        before = status.enter(Phase.FORWARD)
+        with state.user_code() as overwritten:
+            yield
+        status.enter(before)
+        state.take_changes()
+        pause.is_done = True
+        if overwritten:
+            pause.before = None

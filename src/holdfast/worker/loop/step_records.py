@@ -23,7 +23,7 @@ class _Open:
 
     Attributes:
         committed: The step.
-        record: What its line has besides the outcome.
+        record: Content of its line besides the outcome.
         workers: Gives what each member has measured.
         is_settled: True once its outcome is noted.
         is_complete: True once its hooks have run.
@@ -59,7 +59,7 @@ class StepRecords:
 
         Args:
             committed: The step; the one before is settled.
-            record: What its line in the metrics has besides the outcome.
+            record: Content of its line in the metrics besides the outcome.
             workers: Gives what each member has measured; see `worker.timing.breakdown`.
         """
         # One before that is still here was interrupted in its hooks: it has no line.
@@ -71,7 +71,7 @@ class StepRecords:
             self._progress.pending = {"record": record, "outcome": asdict(committed.pending)}
 
     def settle(self) -> None:
-        """Note what the newest step has come to; waits for the device.
+        """Note the outcome of the newest step; waits for the device.
 
         Raises:
             NonFiniteError: Its gradient is not finite, and the run is to stop.

@@ -37,14 +37,12 @@ from holdfast.errors import Aborted, HardwareError, JobError
 from holdfast.rundir.run_directory import log_event
 from holdfast.worker import devices
 from holdfast.worker.agent_link import SelfEviction, StopRequested
-from holdfast.worker.data_check import note_facts
-from holdfast.worker.loop.followups import Followups
+from holdfast.worker.loop.followups import Followups, Pauses, WholeSteps
 from holdfast.worker.loop.main_only import MainOnly
 from holdfast.worker.loop.parameter_hooks import take_hooks
-from holdfast.worker.loop.pauses import Pauses
 from holdfast.worker.loop.step_records import StepRecords
-from holdfast.worker.loop.whole_steps import WholeSteps
 from holdfast.worker.membership.member import Member
+from holdfast.worker.progress import note_facts
 from holdfast.worker.shard import Shard
 from holdfast.worker.step.commit import CommitVote, StepCommitted, UserStatesDiffer
 from holdfast.worker.step.shard_work import checked_weight

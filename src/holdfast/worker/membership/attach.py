@@ -31,6 +31,7 @@ from holdfast.core.step.plan import WorkItem
 from holdfast.core.step.seeds import seed_for
 from holdfast.data.dataset import seed_everything
 from holdfast.errors import JobError, NoStateError
+from holdfast.job.settings import ParallelSettings
 from holdfast.linux.host_memory import available
 from holdfast.wire.messages import ResumeMessage
 from holdfast.worker.agent_link import SelfEviction
@@ -38,7 +39,6 @@ from holdfast.worker.checks.numerics import compare, numerics_of
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.devices import compile_module
 from holdfast.worker.frozen_weights import Bases
-from holdfast.worker.membership.divided import check_divisible
 from holdfast.worker.membership.initial_weights import InitialWeights
 from holdfast.worker.shared_sections import Sections
 from holdfast.worker.step.factory import StepperFactory, stepper_factory
@@ -347,10 +347,10 @@ class AttachedModels:
         slots = job.workers * job.num_published if is_in_slots else 0
         gradient_bytes = sections.slot_layout.gradient_bytes
         replicas = 1 if job.parallel.is_cut else job.workers
-        own = replicas * self._layout.size_bytes + job.num_partials * gradient_bytes
+        memory_bytes = replicas * self._layout.size_bytes + job.num_partials * gradient_bytes
         check_memory(
             sections.used_bytes(slots),
-            0 if self._is_on_gpu else own,
+            0 if self._is_on_gpu else memory_bytes,
             self.bases.size_bytes,
             job.workers,
             job.num_partials,
@@ -391,8 +391,8 @@ class AttachedModels:
     def _check_weights(self) -> None:
         """Raises: JobError: The members begin with different weights; later, each holds a part."""
         weights = {**self.trained.model_parameters(), **self.trained.model_buffers()}
-        own = digest(weights.values())
-        agree(self._group, WorkerTag.ATTACH, 0, own, DIFFERENT_WEIGHTS)
+        own_digest = digest(weights.values())
+        agree(self._group, WorkerTag.ATTACH, 0, own_digest, DIFFERENT_WEIGHTS)
 
 
 def _takes_model(factory: OptimizerFactory) -> bool:
@@ -444,3 +444,27 @@ def check_memory(
         f"{in_words(shared_bytes)} for the gradient and the like{and_base}: {', '.join(advice)}, "
         "or give it more memory"
     )
+
+
+def check_divisible(trained: Trained, parallel: ParallelSettings, *, num_models: int) -> None:
+    """Check what is trained, before it is divided.
+
+    Args:
+        trained: The model and what belongs to it.
+        parallel: Division of it.
+        num_models: Models that user code has attached.
+
+    Raises:
+        JobError: It cannot be divided.
+    """
+    synchronized = any(isinstance(each, nn.SyncBatchNorm) for each in trained.model.modules())
+    registered = next(iter(trained.kept), "")
+    refused = (
+        (num_models > 1, "several models", "attach one"),
+        (trained.bases, "frozen tensors of session.base", "remove them"),
+        (registered, f"a module given to session.register ({registered})", "remove it"),
+        (synchronized, "SyncBatchNorm", "use BatchNorm, whose statistics are averaged"),
+    )
+    for is_given, what, instead in refused:
+        if is_given:
+            raise JobError(f"{parallel.words} does not support {what}; {instead}")

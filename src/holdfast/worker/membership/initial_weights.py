@@ -35,8 +35,8 @@ class InitialWeights:
         try:
             loaded = weights.load_weights(source.path)
             if name:
-                own = {key: tensor for key, tensor in loaded.items() if key.startswith(f"{name}.")}
-                loaded = {key.removeprefix(f"{name}."): tensor for key, tensor in own.items()}
+                part = {key: tensor for key, tensor in loaded.items() if key.startswith(f"{name}.")}
+                loaded = {key.removeprefix(f"{name}."): tensor for key, tensor in part.items()}
             self._misfits = weights.load_into(model, loaded, source.path, strict=source.strict)
             self._digest = weights.digest(loaded)
         except HoldfastError as error:

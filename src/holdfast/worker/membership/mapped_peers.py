@@ -127,21 +127,21 @@ class MappedPeers:
     def _open_all(self) -> str:
         """Open the memory of all other members; returns why that failed, or nothing."""
         mapped = self._models.mapped
-        found = self._agent.take_memory()
+        memory = self._agent.take_memory()
         if mapped is None:
-            for fd in found.values():
+            for fd in memory.values():
                 os.close(fd)
             return self._models.why_not_mapped
-        own = self._group.rank
-        for rank in set(range(self._arena.world_size)) - {own}:
+        own_rank = self._group.rank
+        for rank in set(range(self._arena.world_size)) - {own_rank}:
             mapped.forget(rank)
         problems = []
-        for rank, fd in found.items():
+        for rank, fd in memory.items():
             try:
                 mapped.open(rank, fd)
             except OSError as error:
                 problems.append(f"the memory of rank {rank} cannot be mapped: {error}")
-        missing = set(self._group.local) - found.keys() - {own}
+        missing = set(self._group.local) - memory.keys() - {own_rank}
         return "; ".join([*problems, *(f"rank {rank} offers none" for rank in sorted(missing))])
 
     def _probe(self, step: int) -> str:
@@ -149,13 +149,13 @@ class MappedPeers:
         mapped = self._models.mapped
         assert mapped is not None, "memory was opened"
         # The share is free: no member reads one before the next reduction.
-        own = mapped.share[:PROBE_BYTES]
-        own.copy_(pattern(self._group.rank, own))
+        share = mapped.share[:PROBE_BYTES]
+        share.copy_(pattern(self._group.rank, share))
         self._queue.wait()
         self._group.local_barrier(WorkerTag.MAPPED, step)
-        found = torch.empty_like(own)
+        content = torch.empty_like(share)
         for rank in set(self._group.local) - {self._group.rank}:
-            mapped.read_share(rank, 0, found)
-            if not torch.equal(found, pattern(rank, found)):
+            mapped.read_share(rank, 0, content)
+            if not torch.equal(content, pattern(rank, content)):
                 return f"what is read from rank {rank} differs from what it has written"
         return ""

@@ -326,8 +326,8 @@ class Member:
             self._restore(resume, replica, sections, transfer)
         self._begin_alignment(replica, self.models.unlike)
         if not resume.donors and replica.holding.is_all:
-            own = replica.digest()
-            agree(self.group, WorkerTag.ATTACH, self.progress.step, own, DIFFERENT_WEIGHTS)
+            own_digest = replica.digest()
+            agree(self.group, WorkerTag.ATTACH, self.progress.step, own_digest, DIFFERENT_WEIGHTS)
         if not resume.donors and self.progress.step:
             self.metrics.note_load()
         self._has_state = True
@@ -364,10 +364,10 @@ class Member:
         if differences:
             progress = self.progress
             # Unlike members may have found other changes since the checkpoint: all note all.
-            own = json.dumps(progress.numerics_changes).encode()
-            found = map(json.loads, self.group.gather(WorkerTag.ATTACH, progress.step, own))
-            known = [*itertools.chain.from_iterable(found), *differences]
-            progress.numerics_changes = list(dict.fromkeys(known))
+            payload = json.dumps(progress.numerics_changes).encode()
+            noted = map(json.loads, self.group.gather(WorkerTag.ATTACH, progress.step, payload))
+            changes = [*itertools.chain.from_iterable(noted), *differences]
+            progress.numerics_changes = list(dict.fromkeys(changes))
             self._unlike = UnlikeMembers(
                 self.group, replica, progress.step, self.metrics.run_dir, differences
             )

@@ -101,12 +101,12 @@ class StateTransfer:
         self._exchange_replicas(resume.donors, step)
         # A joining worker: after the tensors the optimizers' knowledge of them, then the progress.
         if donor != rank:
-            own = headers[donor]
-            self._replica.restored(frozenset(_parse(own)["uninitialized"]))
+            donated = headers[donor]
+            self._replica.restored(frozenset(_parse(donated)["uninitialized"]))
             # Values that belong to the donor's tensors, unless others have done more.
-            leader = furthest if _work_done(furthest) > _work_done(own) else own
+            leader = furthest if _work_done(furthest) > _work_done(donated) else donated
             progress.replace(Progress.from_donor(_parse(leader)["progress"]))
-            metrics.recent.extend(_parse(own)["recent"])
+            metrics.recent.extend(_parse(donated)["recent"])
         # A donor that was aborted between two steps: what the others did together is not done
         # twice.
         elif _work_done(header) < _work_done(furthest):

@@ -13,16 +13,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from holdfast.arena.memory import MAILBOX_BYTES
+from holdfast.arena.replica import Replica
 from holdfast.collectives.barrier_tags import WorkerTag
 from holdfast.collectives.group import Group
 from holdfast.collectives.network import Network
 from holdfast.data.loading.reader import SAME_DATA
 from holdfast.errors import JobError
 from holdfast.worker.checks.replica_checker import ReplicaChecker
-from holdfast.worker.checks.row_guard import RowGuard
 from holdfast.worker.membership.attach import AttachedModels
 from holdfast.worker.membership.state_transfer import StateTransfer, packed
 from holdfast.worker.progress import Progress
@@ -168,7 +168,7 @@ class WorkerState:
         self._user_state.follow(name, followed)
 
     def release(self) -> None:
-        """Let user code have the model to itself: nothing that it changes is state from now on."""
+        """Stop tracking the model: nothing that user code changes is state from now on."""
         self._buffers.release()
         self._replica.release()
         self._is_released = True
@@ -246,8 +246,8 @@ class WorkerState:
         # The usual case costs no search.
         if now == before and writes == self._writes:
             return ""
-        odd = writes.since(self._writes)
-        return difference(before, now) or next(iter(odd), "the optimizer's state")
+        written = writes.since(self._writes)
+        return difference(before, now) or next(iter(written), "the optimizer's state")
 
     def fail_on_difference(self, first: int, other: int) -> NoReturn:
         """Fail with all members, because what user code keeps differs between two ranks.
@@ -283,8 +283,8 @@ class WorkerState:
         """
         group = self._group
         # Values before tensors: a difference in values explains one in tensors.
-        own = digest(self._progress.user.committed)
-        digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own)
+        own_digest = digest(self._progress.user.committed)
+        digests = group.barrier(WorkerTag.COMPARE, self._progress.step, own_digest)
         for rank, each in zip(group.members, digests, strict=True):
             if each != digests[0]:
                 self.fail_on_difference(group.members[0], rank)
@@ -309,3 +309,46 @@ def _data_differ(
         if key != "first_epoch"  # as the order of every epoch
     ]
     return f"{who} have different data: {'; '.join(how)}; {SAME_DATA}"
+
+
+_NUM_SLICES: Final = 256
+_LEAST_BYTES: Final = 1 << 20
+"""Size of a slice, at least: a small replica is one slice."""
+
+
+class RowGuard:
+    """Detects what user code writes to the rows of a model that is divided over the workers.
+
+    User code sees such weights as DTensors, and autograd does not count all writes to these. So
+    their bytes are compared: all of them around `session.on_commit`, a slice in every step. Nothing
+    is compared where the worker has whole tensors.
+
+    Args:
+        replica: Has the rows.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._is_needed = replica.holding.cuts_tensors
+        self._noted: tuple[int, int, int] | None = None
+
+    def digest(self) -> int:
+        """A digest of all rows."""
+        return self._replica.digest() if self._is_needed else 0
+
+    def note(self, step: int) -> None:
+        """Note the state after `step` steps."""
+        if self._is_needed:
+            size = self._replica.flat.numel()
+            length = max(-(-size // _NUM_SLICES), _LEAST_BYTES)
+            start = step % -(-size // length) * length
+            end = min(start + length, size)
+            self._noted = start, end, self._replica.digest((start, end))
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the slice differs from the state that was noted."""
+        if self._noted is None:
+            return False
+        start, end, digest = self._noted
+        return self._replica.digest((start, end)) != digest

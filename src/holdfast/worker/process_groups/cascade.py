@@ -17,7 +17,7 @@ from holdfast.arena.memory import ABORT_POLL_S
 from holdfast.collectives.group import Group
 
 ABORT_TIMEOUT_S: Final = 5.0
-"""How long a worker waits after a failed collective for the agent to report another failure."""
+"""Time that a worker waits after a failed collective for the agent to report another failure."""
 
 _OF_A_CONNECTION: Final = re.compile(
     "gloo|nccl|connection (was )?(closed|reset|refused)|broken pipe|tcpstore|socket", re.IGNORECASE

@@ -33,7 +33,7 @@ from holdfast.worker.process_groups.interface import has_own_gpu, set_interface
 from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 
 ABORT_TIMEOUT_S: Final = 1.0
-"""How long the end of a process group may take before the worker ends itself."""
+"""Time that the end of a process group may take before the worker ends itself."""
 TIMEOUT: Final = timedelta(days=365)
 """Limit of waits in a library, above any of the worker's own."""
 CONNECTING: Final = "connecting the devices of workers"
@@ -46,7 +46,7 @@ NCCL_VARIABLES: Final = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
 }
-"""What keeps PyTorch from ending the process, and from blocking it, when another worker is lost."""
+"""Variables that keep PyTorch from ending or blocking the process when another worker is lost."""
 _UNUSED_TAG: Final = 1
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class AbortableGloo(distributed_c10d.ProcessGroupGloo):
 
 
 def backend_on(device: torch.device, store: Any, rank: int, size: int) -> Any:
-    """What moves messages between devices such as this one: NCCL's part of a worker, or gloo's.
+    """Backend for messages between devices such as this one: NCCL's part of a worker, or gloo's.
 
     Args:
         device: Device of the worker.
@@ -77,6 +77,7 @@ def backend_on(device: torch.device, store: Any, rank: int, size: int) -> Any:
     for name, value in NCCL_VARIABLES.items():
         os.environ.setdefault(name, value)
     options = distributed_c10d.ProcessGroupNCCL.Options()
+    # No call of NCCL blocks, so the thread that makes it can be aborted.
     options.config.blocking = 0
     options._timeout = TIMEOUT
     return distributed_c10d.ProcessGroupNCCL(store, rank, size, options)
@@ -145,6 +146,7 @@ class ProcessGroupMessages:
             return
         backend = self._backend
         is_batch = backend.supports_coalescing
+        # NCCL moves what is sent and received at once only if both are calls of one group.
         if is_batch:
             backend._start_coalescing()
         works = [backend.send([each], rank, 0) for rank, each in sends]
@@ -153,6 +155,7 @@ class ProcessGroupMessages:
             works = [backend._end_coalescing()]
         for work in works:
             work.wait()
+        # On a GPU the library has only queued it: the memory is free once the device is through.
         self._queue.wait()
 
     def _call(self, network: Network, call: Callable[[], T], what: str) -> T:

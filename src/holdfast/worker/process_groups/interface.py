@@ -14,7 +14,7 @@ from holdfast.worker.process_groups.rendezvous import host_of
 
 VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK: Final = "lo"
-"""What the fork server sets: the interface for workers that are all on one host."""
+"""Interface that the fork server sets, for workers that are all on one host."""
 
 
 def has_own_gpu(job: TrainJob, group: Group, device: torch.device) -> bool:

@@ -28,9 +28,9 @@ from holdfast.wire.messages import LoopbackAddress, OpenTunnelMessage, Route
 from holdfast.worker.agent_link import AgentLink
 
 HOST: Final = "127.0.0.1"
-"""Where rank 0 listens if all workers are on its host: no other can connect."""
+"""Address at which rank 0 listens if all workers are on its host: no other can connect."""
 PORT_RELEASE_TIMEOUT_S: Final = 10.0
-"""How long the port of the previous store may stay in use."""
+"""Time that the port of the previous store may stay in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed import distributed_c10d
+from torch.distributed import Work, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from holdfast.arena.memory import Arena, Phase
 from holdfast.arena.worker_status import WorkerStatus
@@ -43,7 +47,6 @@ from holdfast.worker.process_groups import cascade
 from holdfast.worker.process_groups.interface import set_interface
 from holdfast.worker.process_groups.rendezvous import Rendezvous, meet
 from holdfast.worker.script import program
-from holdfast.worker.script.collective_times import CollectiveTimes
 from holdfast.worker.script.script_steps import ScriptSteps
 
 
@@ -72,6 +75,7 @@ def run(
             _set_lone_environment(spec, resume, listener)
         _forget_the_fork()
         _keep_process_groups()
+        # The run may have been stopped before the script has begun.
         if not arena.stop_requested:
             script = _script_here(job.script, Path(spec.run_dir))
             status = WorkerStatus(arena, spec.rank)
@@ -107,6 +111,8 @@ def _be_quiet() -> None:
 def _fail(error: BaseException, group: Group, channel: Channel) -> int:
     """Report an exception and end as Python does, unless another worker's failure caused it."""
     error = program.strip_internal_frames(error, __file__)
+    # A connection to a worker that was lost breaks before its loss is known: that is no error of
+    # this script.
     try:
         if cascade.is_connection_error(error):
             cascade.await_abort(group)
@@ -240,3 +246,62 @@ def _keep_process_groups() -> None:
         return kept[-1]
 
     distributed_c10d._new_process_group_helper = make_and_keep
+
+
+class CollectiveTimes:
+    """Measures how long one worker's script waits in collectives, as the phase `reduce`.
+
+        work.wait() ────────────────────────▶ of what Python has started: all_reduce, barrier, …
+        loss.backward() ─ last gradient ─▶ begin ─ DistributedDataParallel waits ─▶ end
+
+    PyTorch has a hook on collectives for NCCL only. What is measured is the time of the host, which
+    does not wait for a GPU.
+
+    Args:
+        status: Status in which the time is counted.
+    """
+
+    def __init__(self, status: WorkerStatus) -> None:
+        self._status = status
+        self._pid = os.getpid()
+
+    def begin(self) -> None:
+        """Measure in this process from now on."""
+        wait = Work.wait
+        forward = DistributedDataParallel.forward
+
+        @functools.wraps(wait)
+        def measured(work: Work, *arguments: Any, **more: Any) -> bool:
+            began = time.monotonic_ns()
+            try:
+                return wait(work, *arguments, **more)
+            finally:
+                self._count(began)
+
+        @functools.wraps(forward)
+        def awaited(model: DistributedDataParallel, *inputs: Any, **more: Any) -> Any:
+            output = forward(model, *inputs, **more)  # type: ignore[no-untyped-call]
+            if not torch.compiler.is_compiling():
+                for each in tree_leaves(output):
+                    if isinstance(each, torch.Tensor) and each.requires_grad:
+                        each.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
+            return output
+
+        Work.wait = measured  # type: ignore[assignment, method-assign]
+        DistributedDataParallel.forward = awaited  # type: ignore[assignment, method-assign]
+
+    def _on_backward(self, _: torch.Tensor) -> None:
+        """Called before DistributedDataParallel sees a gradient, so that what is queued here runs
+        before it waits, and what is queued then runs after it.
+        """
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+
+        def begin() -> None:
+            began = time.monotonic_ns()
+            queue(lambda: self._count(began))
+
+        queue(begin)
+
+    def _count(self, began: int) -> None:
+        if os.getpid() == self._pid:  # else the script has forked this process
+            self._status.count(Phase.REDUCE, began)

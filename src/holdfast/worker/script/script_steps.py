@@ -65,6 +65,7 @@ class ScriptSteps:
         optimizer, too, unless the script has reported some before it was restarted.
         """
         report.receiver = self
+        # A script that has reported steps does so again: counted ones would come twice.
         steps = [line for line in json_lines.last(self._path) if isinstance(line.get("step"), int)]
         if self._status.rank == 0 and all(COUNTED in line for line in steps):
             self._step = max([self._status[Word.COMMITTED], *(line["step"] for line in steps)])
@@ -101,6 +102,7 @@ class ScriptSteps:
         """Count a step of the script's first optimizer."""
         if torch.compiler.is_compiling() or self._is_reported or os.getpid() != self._pid:
             return
+        # A script may have several; the first one that steps counts, as long as it exists.
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = ref(optimizer)
         if optimizer is self._optimizer():

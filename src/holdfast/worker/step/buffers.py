@@ -41,12 +41,12 @@ class Buffers:
     def __init__(self, replica: Replica, layout: SlotLayout) -> None:
         self._modules = [(plain_name(n), each) for n, each in replica.model.named_modules()]
         self._dicts = [module._buffers for _, module in self._modules]
-        given = replica.model_buffers
+        buffers = replica.model_buffers
         start, end = replica.buffer_range
         self._committed = replica.flat[start:end].view(torch.int64).view(-1, _WORDS)
         self._flat = self._committed.clone()
         self._memory = self._flat.view(-1).view(torch.uint8)
-        names = {MODEL + name: name for name in given}
+        names = {MODEL + name: name for name in buffers}
         places = {
             names[each.name]: replace(each, offset=each.offset - start)
             for each in replica.layout.entries
@@ -66,24 +66,24 @@ class Buffers:
                 self._kept.append(self._memory[first:last])
         self._rows = _Rows([places[name] for name in layout.buffer_names], self._flat)
         # User code may hold these objects. Memory that several of them share stays shared.
-        users = Counter(each.untyped_storage().data_ptr() for each in given.values())
+        users = Counter(each.untyped_storage().data_ptr() for each in buffers.values())
         self._working = {}
         self._apart: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for name, buffer in given.items():
+        for name, buffer in buffers.items():
             self._working[name] = buffer
             if users[buffer.untyped_storage().data_ptr()] == 1:
                 buffer.data = self._views[name]
             else:
                 self._working[name] = _writable(buffer.to(self._memory.device))
                 self._apart.append((self._working[name], self._views[name]))
-        tensors = {buffer: name for name, buffer in given.items()}
+        tensors = {buffer: name for name, buffer in buffers.items()}
         self._places = [  # a buffer that several modules share has several places and one name
             (module._buffers, key, tensors[buffer])
             for _, module in self._modules
             for key, buffer in module._buffers.items()
             if buffer in tensors
         ]
-        objects = {id(given[name]): id(own) for name, own in self._working.items()}
+        objects = {id(buffers[name]): id(own) for name, own in self._working.items()}
         self._bound = [objects.get(each, each) for each in self._bound_now()]
         self._known = {  # with those of a base
             (id(module), key)
@@ -224,11 +224,11 @@ class Buffers:
                     )
         if self._bound_now() != self._bound:
             for buffers, key, name in self._places:
-                found = buffers.get(key)
+                bound = buffers.get(key)
                 # Of several modules that share a buffer, one may have bound a new tensor: that is
                 # the value.
-                if found is not self._working[name]:
-                    self._views[name].copy_(_of_shape(name, found, self._views[name]))
+                if bound is not self._working[name]:
+                    self._views[name].copy_(_of_shape(name, bound, self._views[name]))
             for prefix, module in self._modules:
                 self._check_none_is_new(prefix, module)
 
@@ -284,12 +284,12 @@ class _Rows:
         return torch.cat([flags, flags.new_ones(1)])[self._buffer_of_row]
 
 
-def _of_shape(name: str, buffer: torch.Tensor | None, known: torch.Tensor) -> torch.Tensor:
-    if buffer is None or buffer.shape != known.shape:
+def _of_shape(name: str, buffer: torch.Tensor | None, expected: torch.Tensor) -> torch.Tensor:
+    if buffer is None or buffer.shape != expected.shape:
         now = "None" if buffer is None else f"a tensor of shape {tuple(buffer.shape)}"
         raise JobError(
-            f"buffer {name} had shape {tuple(known.shape)} at the start and is {now} now; give it "
-            "its final shape in the model's constructor"
+            f"buffer {name} had shape {tuple(expected.shape)} at the start and is {now} now; give "
+            "it its final shape in the model's constructor"
         )
     return buffer.detach()
 

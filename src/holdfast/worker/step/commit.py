@@ -1,6 +1,14 @@
 """Commit: what workers tell each other before a step counts, and what it comes to.
 
 It is the same however the gradient is summed.
+
+The vote of each worker travels with the reduction. So all see the votes of all before anything is
+changed, and decide alike: whether their user states are equal, and what follows the step, such as a
+checkpoint that a single worker was asked for.
+
+A step counts once a worker has written its number into the arena. From then on all others must
+commit it, too, also after a failure (`core.resume_point`). Where a device decides on the step, loss
+and norm are known only later: they are a `PendingOutcome`.
 """
 
 from __future__ import annotations
@@ -35,6 +43,7 @@ class RequestFlags(enum.IntFlag):
     """Keep a snapshot in memory: the budget allows one again."""
 
 
+# One for each of the flags above; the rest of a vote's word is the digest.
 _REQUEST_BITS: Final = 5
 _REQUEST_MASK: Final = (1 << _REQUEST_BITS) - 1
 
@@ -85,7 +94,7 @@ class UserStatesDiffer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step that counts has come to.
+    """Result of a step that counts.
 
     Attributes:
         loss: Mean over its samples.
@@ -144,9 +153,9 @@ class StepCommitted:
 
     Attributes:
         step: Steps committed before it.
-        outcome: Gives what it has come to. It waits for the device that computes the step, and
+        outcome: Gives its outcome. It waits for the device that computes the step, and
             raises a NonFiniteError if the run is to stop there.
-        pending: What is known of the outcome if it needs a wait; else None.
+        pending: Facts known of the outcome if it needs a wait; else None.
         requests: Requests to the run that some worker has seen.
         times: Times that each member has measured.
     """

@@ -76,8 +76,8 @@ def compression_hook(
     """The hook for a job; None if it does not compress, or there is one worker.
 
     Args:
-        settings: How to compress.
-        parameters: Those that get a gradient.
+        settings: Settings of the compression.
+        parameters: Parameters that get a gradient.
         cap_mib: Size of a bucket; None for DDP's default.
         status: Gets the times of this worker.
     """
@@ -96,15 +96,15 @@ def compression_hook(
 
 def _divided(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[list[nn.Parameter]]:
     """The parameters of each packet, of equal dtype, in the order in which gradients come."""
-    found: list[list[nn.Parameter]] = []
+    packets: list[list[nn.Parameter]] = []
     newest: dict[torch.dtype, list[nn.Parameter]] = {}
     for each in reversed(parameters):
         packet = newest.get(each.dtype)
         if packet is None or sum(p.nbytes for p in packet) + each.nbytes > cap_bytes:
             packet = newest[each.dtype] = []
-            found.append(packet)
+            packets.append(packet)
         packet.append(each)
-    return found
+    return packets
 
 
 class _Encoding:
@@ -220,6 +220,7 @@ class _Packet:
         for each, place in zip(self._parameters, places, strict=True):
             place.copy_(gradients[each])
         rest.zero_()
+        # The sum of all workers is the mean then. Errors are kept without the scale of the loss.
         self._vector.div_(len(self._vector))
         if self._error is not None:
             self._vector.add_(self._error, alpha=scale)
@@ -237,11 +238,12 @@ class _Packet:
             return
         self._wait()
         total = self._vector[self._rank]
-        own = total.clone()
+        own_part = total.clone()
         total.zero_()
+        # By rank, so the bits do not depend on which worker adds. The own part lacks nothing.
         for rank, message in enumerate(self._received):
             if rank == self._rank:
-                total.add_(own)
+                total.add_(own_part)
                 continue
             for piece, values in self._decoded(message):
                 total[piece].add_(values)
@@ -267,6 +269,7 @@ class _Packet:
         if self._is_whole:
             self._error.zero_()
         else:
+            # The vector has become the error; the memory of the old one is the next vector.
             self._error, self._vector = self._vector.div_(scale), self._error
 
     def _split(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -302,7 +305,7 @@ class _PowerSgd:
     workers: it starts again when a run is resumed, or its workers restart.
 
     Args:
-        settings: How to compress.
+        settings: Settings of the compression.
         status: Gets the times of this worker.
     """
 

@@ -205,31 +205,31 @@ class DeviceStepper:
         gradients = [each for each in mean.gradients if each is not None]
         most = self._job.clip_norm
         # Either the device decides, or the host knows before anything changes.
-        known = outcome() if is_completed or not self._defers(gradients) else None
-        if known is not None and not is_completed:
-            common = self._replicas.common_norm(step, known.norm)
-            known = replace(known, norm=common, skipped=not is_finite(common))
-        if most is not None and known is None:
+        decided = outcome() if is_completed or not self._defers(gradients) else None
+        if decided is not None and not is_completed:
+            common = self._replicas.common_norm(step, decided.norm)
+            decided = replace(decided, norm=common, skipped=not is_finite(common))
+        if most is not None and decided is None:
             clip(gradients, norm, most)
-        elif most is not None and known is not None and most < known.norm < math.inf:
-            multiply(gradients, most / (known.norm + 1e-6))
+        elif most is not None and decided is not None and most < decided.norm < math.inf:
+            multiply(gradients, most / (decided.norm + 1e-6))
         self._status.enter(Phase.OPTIMIZER)
         # A worker that dies between here and `WorkerState.commit` leaves no replica to use.
         self._intact.begin_change(self._group.rank)
-        if known is None:
+        if decided is None:
             self._intact.leave_outcome(values)
-        if known is None or not known.skipped:
+        if decided is None or not decided.skipped:
             is_bad = ~(norm < MAX_FINITE_NORM)  # also if it is NaN
-            self._update(mean, is_bad if known is None else None)
+            self._update(mean, is_bad if decided is None else None)
         self.restart()
         # The count of steps comes last: a reader of it finds the loss of that step, if it is known.
-        if known is not None:
-            self._status.loss = known.loss
+        if decided is not None:
+            self._status.loss = decided.loss
         self._status[Word.COMMITTED] = step + 1
         return StepCommitted(
             step=step,
-            outcome=outcome if known is None else lambda: known,
-            pending=pending if known is None else None,
+            outcome=outcome if decided is None else lambda: decided,
+            pending=pending if decided is None else None,
             requests=requests,
             times=times,
         )

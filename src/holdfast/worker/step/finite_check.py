@@ -44,8 +44,8 @@ def begin_readback(values: torch.Tensor) -> Callable[[], list[float]]:
 
     def wait() -> list[float]:
         arrived.synchronize()
-        found: list[float] = copied.tolist()
-        return found
+        values_read: list[float] = copied.tolist()
+        return values_read
 
     return wait
 
@@ -77,9 +77,9 @@ def step_unless(
     is_bad: torch.Tensor, optimizers: Sequence[Optimizer], step: Callable[[], None]
 ) -> None:
     """Step optimizers, which skip the step on the device if `is_bad` is True there."""
-    found = is_bad.float()
+    flag = is_bad.float()
     for each in optimizers:
-        each.found_inf = found  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
+        each.found_inf = flag  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
     try:
         step()
     finally:

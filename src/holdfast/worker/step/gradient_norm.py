@@ -69,12 +69,12 @@ def norm_of_norms(gradients: Gradients) -> tuple[torch.Tensor, Callable[[], list
     # In float32 at least. A call for each dtype: PyTorch takes another kernel for several dtypes,
     # and which parameters have a gradient must not matter.
     for dtype in dict.fromkeys(each.dtype for each in real.values()):
-        own = {at: each for at, each in real.items() if each.dtype is dtype}
+        of_dtype = {at: each for at, each in real.items() if each.dtype is dtype}
         wide = torch.float64 if dtype is torch.float64 else torch.float32
-        every = torch.stack(torch._foreach_norm([*own.values()], 2, dtype=wide)).double()
-        if len(own) < len(gradients):
+        every = torch.stack(torch._foreach_norm([*of_dtype.values()], 2, dtype=wide)).double()
+        if len(of_dtype) < len(gradients):
             zero = every.new_zeros(())
-            norms |= zip(own, every.unbind(), strict=True)
+            norms |= zip(of_dtype, every.unbind(), strict=True)
     # A norm for every parameter, because the bits of a sum depend on its length.
     if every is None or norms:
         every = torch.stack([norms.get(at, zero) for at in range(len(gradients))])
@@ -95,9 +95,9 @@ def not_finite(
         advice: Known cause, or a place to look for it.
     """
     # Every norm may be finite although that of all together is not: then the largest one is named.
-    odd = [name for name, norm in norms.items() if not is_finite(norm)]
+    infinite = [name for name, norm in norms.items() if not is_finite(norm)]
     largest = [max(norms, key=norms.__getitem__)] if norms else []
-    of = f" of {', '.join(odd[:3] or largest)}" if norms else ""
+    of = f" of {', '.join(infinite[:3] or largest)}" if norms else ""
     return NonFiniteError(
         f"the gradient{of} in step {step + 1} is not finite; {advice}, lower optimizer.lr, "
         "set clip_norm, or skip such steps with non_finite=skip"

@@ -31,9 +31,9 @@ from holdfast.worker.step.shard_work import PartialSums
 
 _OTHER_BITS: Final = -1
 _SAME_BITS: Final = 0
-"""What a worker may find. A shard's number plus one: the same bits, which are not finite."""
+"""Findings of a worker. A shard's number plus one: the same bits, which are not finite."""
 _NAMED: Final = 4
-"""How many shards a message names."""
+"""Most shards that a message names."""
 
 
 class Recheck:
@@ -67,13 +67,13 @@ class Recheck:
             }
             for rank, table in tables.items()
         }
-        odd = {
+        bad_sums = {
             rank: {node: slot for node, slot in sums.items() if not is_finite(slot.norm())}
             for rank, sums in held.items()
         }
-        self._sums_are_odd = any(odd.values())
+        self._sums_are_odd = any(bad_sums.values())
         # Every member finds the same suspects, because all read the same memory.
-        suspects = odd if self._sums_are_odd else held  # maybe only their total is not finite
+        suspects = bad_sums if self._sums_are_odd else held  # maybe only their total is not finite
         self._group = group
         self._shards_of = {
             rank: [shard for node in sums for shard in tree.leaves(node, own.num_leaves)]
@@ -129,8 +129,8 @@ class Recheck:
             )
             evict(group, wrong, error, WorkerTag.RECHECK, step)
         # Hardware is cleared. Shards that are not finite by themselves point at their samples.
-        odd = [what - 1 for what in findings if what > _SAME_BITS]
-        shards = odd or [shard for shards in self._shards_of.values() for shard in shards]
+        bad = [what - 1 for what in findings if what > _SAME_BITS]
+        shards = bad or [shard for shards in self._shards_of.values() for shard in shards]
         cause = "so the cause is the data or the model, not the hardware: "
         return not_finite(
             step,

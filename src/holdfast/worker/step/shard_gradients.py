@@ -41,7 +41,7 @@ class ShardGradients:
         optimizers: Their optimizers.
 
     Attributes:
-        values: What is shown, by parameter; empty outside of a shard.
+        values: Values that are shown, by parameter; empty outside of a shard.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class ShardGradients:
     def show(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Let user code read the gradient of each parameter; None if it has none."""
         self.values = list(gradients)
+        # Of one shard after the other, gradients have the same layouts, and stand-ins are kept.
         layouts = [None if each is None else each.stride() for each in gradients]
         if layouts != self._layouts:
             self._fit(layouts)
@@ -90,8 +91,10 @@ class ShardGradients:
         """Have a stand-in of its layout for each gradient."""
         self._layouts = layouts
         for at, gradient in enumerate(self.values):
-            known = self._stand_ins[at]
-            if gradient is not None and (known is None or known.stride() != gradient.stride()):
+            previous = self._stand_ins[at]
+            if gradient is not None and (
+                previous is None or previous.stride() != gradient.stride()
+            ):
                 self._stand_ins[at] = _StandIn(self, at, gradient)
         pairs = zip(layouts, self._stand_ins, strict=True)
         self._shown = [None if layout is None else stand_in for layout, stand_in in pairs]
@@ -153,6 +156,7 @@ class ShardGradients:
         references = list(map(getrefcount, self._shown))
         for at, (count, each) in enumerate(zip(references, self._shown, strict=True)):
             shown = self.values[at]
+            # More references than the lists here have: it may be read after the values change.
             if each is not None and shown is not None and (count > _OWN or _USES(each) > 1):
                 each.own = shown.clone()
                 self._stand_ins[at] = None
@@ -219,21 +223,22 @@ class _StandIn(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]  # PyTorch's type lacks the class
         cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # The schema says which arguments an operator writes to; no list of operators is needed.
         schema = func._schema
-        given = dict(zip((each.name for each in schema.arguments), args, strict=False))
-        given |= kwargs or {}
+        arguments = dict(zip((each.name for each in schema.arguments), args, strict=False))
+        arguments |= kwargs or {}
         written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
-        targets = [each for name in written for each in tree_leaves(given.get(name))]
+        targets = [each for name in written for each in tree_leaves(arguments.get(name))]
         for target in (each for each in targets if isinstance(each, cls)):
             if schema.name not in _CLEARING or target.is_view:
                 raise target.of.refuse(target.at)
             target.clear()
-        own = [each for each in tree_leaves(given) if isinstance(each, cls)]
+        stand_ins = [each for each in tree_leaves(arguments) if isinstance(each, cls)]
         plain = tree_map_only(cls, lambda stand_in: stand_in.held, (args, kwargs or {}))
         result = func(*plain[0], **plain[1])
         # A view shares memory with the gradient, so it cannot be changed either.
         if not written and any(each.alias_info for each in schema.returns):
-            return tree_map_only(torch.Tensor, own[0].view_of, result)
+            return tree_map_only(torch.Tensor, stand_ins[0].view_of, result)
         return result
 
     def clear(self) -> None:

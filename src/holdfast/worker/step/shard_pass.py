@@ -39,7 +39,7 @@ class ShardPass(Generic[S]):
     """Computes the shards of one worker.
 
     Args:
-        context: What is trained, and the worker.
+        context: State that is trained, and the worker.
         buffers: The model's buffers.
         collect: Takes a shard, its gradients and its loss, unless the shard has none or was
             discarded.

@@ -121,8 +121,8 @@ class PartialSums:
             JobError: A buffer changed its shape.
         """
         if shard.weight:
-            own = self.sets[shard.number].rest
-            own.used.copy_(buffers.write_to(own, shard.weight))
+            values = self.sets[shard.number].rest
+            values.used.copy_(buffers.write_to(values, shard.weight))
 
     def complete(self, shard: CurrentShard) -> None:
         """Account for a shard whose gradients and buffers are in its set, and add siblings.
@@ -268,13 +268,13 @@ def unscaled_gradients(parameters: Iterable[torch.Tensor], scale: int) -> Gradie
     with all bits of them in memory.
     """
     gradients: Gradients = list(map(_GRADIENT, parameters))
-    found = [gradient for gradient in gradients if gradient is not None]
-    if any(map(_IS_SPARSE, found)) or any(map(torch.is_conj, found)):
+    present = [gradient for gradient in gradients if gradient is not None]
+    if any(map(_IS_SPARSE, present)) or any(map(torch.is_conj, present)):
         gradients = [None if each is None else dense(each) for each in gradients]
-        found = [gradient for gradient in gradients if gradient is not None]
+        present = [gradient for gradient in gradients if gradient is not None]
     # A power of two: the division changes no bit, unless a gradient is too small for float32.
-    if scale != 1 and found:
-        torch._foreach_mul_(found, 1 / scale)
+    if scale != 1 and present:
+        torch._foreach_mul_(present, 1 / scale)
     return gradients
 
 

@@ -82,6 +82,8 @@ class Stepper(Protocol):
     buffers: Buffers
     on_gradients: Callable[[], object] | None
 
+    # Between steps: a plan, and a generation that begins or ends.
+
     def assign(self, step: int, plan: Plan) -> None:
         """Compute by `plan` from `step` on."""
         ...
@@ -105,6 +107,8 @@ class Stepper(Protocol):
     def next_work(self) -> Work | None:
         """Next work of this worker in the current step; None if it is time to commit."""
         ...
+
+    # Within a step: one shard after the other, of those that this worker computes.
 
     def begin_shard(self, work: Work, seed: int) -> None:
         """Get ready for a shard, whose random numbers start from `seed`."""
@@ -149,6 +153,8 @@ class Stepper(Protocol):
     def skip_shard(self, work: Work) -> None:
         """Account for a shard without samples: it weighs nothing."""
         ...
+
+    # The end of a step, which all workers reach.
 
     def commit(self, step: int, vote: CommitVote, scale: int) -> StepCommitted | None:
         """Reduce, check, clip, update and commit.

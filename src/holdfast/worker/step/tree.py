@@ -353,9 +353,9 @@ class TreeStepper:
         return self._sums if self._recheck is None else self._recheck.sums
 
     def _digest(self, shard: CurrentShard) -> int:
-        found = self._current_sums.sets[shard.number]
-        gradients = [each for each in found.gradients if each is not None]
-        return digest_of(float(found.rest.stats[LOSS]), gradients, self.buffers.current_values())
+        current = self._current_sums.sets[shard.number]
+        gradients = [each for each in current.gradients if each is not None]
+        return digest_of(float(current.rest.stats[LOSS]), gradients, self.buffers.current_values())
 
     def _collect(self, shard: CurrentShard, gradients: Gradients, loss: torch.Tensor) -> None:
         assert shard.weight is not None, "gradients without a weight"

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.collectives.group import Group
-from holdfast.core.balance.bottleneck import Bottleneck, BottleneckFinder
+from holdfast.core.balance.bottleneck import BottleneckFinder, RunBottleneck
 from holdfast.core.balance.slow_links import SlowLinks
-from holdfast.core.balance.slowdowns import Reason, Slowdowns
+from holdfast.core.balance.slowdowns import Slowdowns, SlowReason
 from holdfast.core.balance.times import PHASES, StepTimes
 from holdfast.rundir.json_lines import EventLog
 from holdfast.rundir.run_directory import EVENTS
 
 _AGAIN: Final = 2
-"""How often another bottleneck must be found before it is written down."""
+"""Times that another bottleneck must be found before it is written down."""
 
 
 class Breakdown:
@@ -57,7 +57,7 @@ class Breakdown:
         self._ranks_of_hosts: tuple[tuple[int, ...], ...] = ()
         self._written = ""
         self._times_found = 0
-        self.bottleneck: Bottleneck | None = None
+        self.bottleneck: RunBottleneck | None = None
 
     @property
     def in_words(self) -> str | None:
@@ -65,7 +65,7 @@ class Breakdown:
         found = self.bottleneck
         return None if found is None else f"{found.name}: {found.text}"
 
-    def reason_of(self, rank: int) -> Reason | None:
+    def reason_of(self, rank: int) -> SlowReason | None:
         """Why a worker is slower than it was; None if it is not, or that is not known."""
         return self._slowdowns.reason_of(rank)
 
@@ -131,7 +131,7 @@ class Breakdown:
                     text=found.text,
                 )
 
-    def _is_new(self, found: Bottleneck) -> bool:
+    def _is_new(self, found: RunBottleneck) -> bool:
         """Note a bottleneck; returns whether it is to be written down."""
         is_same = self.bottleneck is not None and found.name == self.bottleneck.name
         self._times_found = self._times_found + 1 if is_same else 1

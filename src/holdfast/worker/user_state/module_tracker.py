@@ -62,7 +62,7 @@ class ModuleTracker:
                         raise
 
     def restore(self, attributes: Mapping[str, Any]) -> None:
-        """Set the `attributes` that another worker or an earlier life of the run has changed."""
+        """Set the `attributes` that another worker or an earlier attempt has changed."""
         self.attributes = dict(attributes)
         modules = dict(self._modules())
         for name, plain in attributes.items():

@@ -26,9 +26,9 @@ from holdfast.core.placement.replacing import AgentPlace
 from holdfast.errors import EngineError
 
 WATCH_S: Final = 5.0
-"""How often Kubernetes is asked for the pods."""
+"""Interval at which Kubernetes is asked for the pods."""
 CHECK_S: Final = 30.0
-"""How long a pod may take to say what it has."""
+"""Time that a pod may take to say what it has."""
 MAX_CHECKS: Final = 32
 """Pods that are asked at a time."""
 

@@ -32,7 +32,7 @@ OUTPUT: Final = "output.log"
 """In the folder of a pod: what its command has printed."""
 LAST_LINES: Final = 5
 GATHER_S: Final = 600.0
-"""How long a pod may take to send what its command has written."""
+"""Time that a pod may take to send what its command has written."""
 _MARGIN_S: Final = 15.0
 _MAX_GATHERED: Final = 8
 """Pods that send at a time."""

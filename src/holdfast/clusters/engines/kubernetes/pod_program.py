@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 END_S = 30.0
-"""How long a command may take to end after SIGINT."""
+"""Time that a command may take to end after SIGINT."""
 MAX_BYTES = 1 << 30
 """The most that is gathered."""
 WRONG_STATUS = 125

@@ -17,11 +17,11 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from holdfast.errors import EngineError, JobError
 
 ANSWER_S: Final = 30.0
-"""How long Kubernetes may take to answer."""
+"""Time that Kubernetes may take to answer."""
 PYTHON: Final = "python3"
 """In a pod."""
 NOISE: Final = "command terminated with exit code"
-"""How the line begins that kubectl adds to the output of a command that fails."""
+"""Start of the line that kubectl adds to the output of a command that fails."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 

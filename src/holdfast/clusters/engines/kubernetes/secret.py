@@ -18,7 +18,7 @@ from urllib.parse import quote
 from holdfast.errors import EngineError, JobError
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes mounts the ServiceAccount of a pod."""
+"""Folder in which Kubernetes mounts the ServiceAccount of a pod."""
 _TIMEOUT_S: Final = 30.0
 _MAX_ANSWER_BYTES: Final = 64 << 10
 

@@ -31,7 +31,7 @@ INTERVAL_S: Final = 5.0
 MAX_INTERVAL_S: Final = 60.0
 """Between two messages of a host."""
 TIMEOUT_S: Final = 5.0
-"""How long the controller may take to answer."""
+"""Time that the controller may take to answer."""
 _URL: Final = "KUBEFLOW_TRAINER_SERVER_URL"
 _TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 _AUTHORITY: Final = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
@@ -141,7 +141,7 @@ class TrainJobStatus:
             self._post(status_of(progress, self._left_s(progress)))
 
     def _left_s(self, progress: WorkerProgress) -> float | None:
-        """The seconds that are left, by the pace of late; None if that is not known."""
+        """Estimated time remaining at the recent step rate, seconds; None if that is not known."""
         if progress.step == progress.total_steps:
             return 0.0
         rate = self._rate()

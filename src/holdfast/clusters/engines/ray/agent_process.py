@@ -18,7 +18,7 @@ import ray
 
 END_TIMEOUT_S: Final = 30.0
 LAST_LINES: Final = 3
-"""How much of what an agent has printed is said when it fails."""
+"""Lines that are shown of what an agent has printed when it fails."""
 
 
 class AgentProcess:

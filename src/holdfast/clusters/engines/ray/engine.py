@@ -28,11 +28,11 @@ from holdfast.core.placement.replacing import AgentPlace, PlaceState
 from holdfast.errors import EngineError
 
 RESERVE_S: Final = 5.0
-"""How long Ray may take to reserve what is free."""
+"""Time that Ray may take to reserve what is free."""
 END_TIMEOUT_S: Final = 10.0
-"""How long Ray may take to answer when the run is over."""
+"""Time that Ray may take to answer when the run is over."""
 WATCH_S: Final = 0.5
-"""How often the cluster is asked which nodes it drains."""
+"""Interval at which the cluster is asked which nodes it drains."""
 
 
 @dataclass(slots=True, kw_only=True)

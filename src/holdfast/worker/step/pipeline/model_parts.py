@@ -55,9 +55,9 @@ class ModelPart:
             case nn.Module():
                 return cls(given, (given,))
             case (compute, (*uses,)) if callable(compute):
-                known = [each for each in uses if isinstance(each, nn.Module | nn.Parameter)]
-                if len(known) == len(uses):
-                    return cls(compute, tuple(known))
+                owners = [each for each in uses if isinstance(each, nn.Module | nn.Parameter)]
+                if len(owners) == len(uses):
+                    return cls(compute, tuple(owners))
         raise JobError(
             f"{PARTS} gives a {type(given).__name__}; a part is a module, or a pair: a function, "
             "and a sequence of the modules and parameters that it uses"
@@ -65,13 +65,13 @@ class ModelPart:
 
     def tensors(self) -> list[torch.Tensor]:
         """The parameters and buffers that it uses."""
-        found = list[torch.Tensor]()
+        tensors = list[torch.Tensor]()
         for each in self.uses:
             if isinstance(each, nn.Module):
-                found += [*each.parameters(), *each.buffers()]
+                tensors += [*each.parameters(), *each.buffers()]
             else:
-                found.append(each)
-        return found
+                tensors.append(each)
+        return tensors
 
 
 def parts_of(model: nn.Module) -> list[ModelPart]:
@@ -167,7 +167,7 @@ def divide(
         trained: The model, of which this worker has all.
         layout: Layout of all that is trained.
         index: The stage.
-        parallel: How the model is divided.
+        parallel: Division of the model.
 
     Raises:
         JobError: It cannot be divided like this.
@@ -186,7 +186,7 @@ def divide(
     users = _users(parts, stages)
     names = {id(tensor): name for name, tensor in {**parameters, **buffers}.items()}
     _check(trained, parallel, names, users)
-    holders = {name: users[place][0] for place, name in names.items()}
+    holders = {name: users[tensor_id][0] for tensor_id, name in names.items()}
     ties = tuple(
         Tie(name=name, parameter=parameter, stages=tuple(users[id(parameter)]))
         for name, parameter in parameters.items()
@@ -210,17 +210,17 @@ def divide(
         buffers=frozenset(n for n in buffers if holders[n] == index),
         state_dicts=trained.state_dicts(),
     )
-    own = [parts[at] for at in stages[index]]
+    own_parts = [parts[at] for at in stages[index]]
     divided = Trained(model=trained.model, optimizers=trained.optimizers, part=part)
-    return divided, OwnParts(index=index, number=number, parts=own, ties=ties)
+    return divided, OwnParts(index=index, number=number, parts=own_parts, ties=ties)
 
 
 def _users(parts: Sequence[ModelPart], stages: Sequence[range]) -> Mapping[int, list[int]]:
     """The stages that use each tensor, in order."""
     users = defaultdict[int, list[int]](list)
     for stage, own in enumerate(stages):
-        for place in dict.fromkeys(id(each) for at in own for each in parts[at].tensors()):
-            users[place].append(stage)
+        for tensor_id in dict.fromkeys(id(each) for at in own for each in parts[at].tensors()):
+            users[tensor_id].append(stage)
     return users
 
 
@@ -232,8 +232,8 @@ def _check(
 ) -> None:
     """Raises: JobError: The model cannot be divided."""
     model = type(trained.model).__name__
-    for place, name in names.items():
-        if not users.get(place):
+    for tensor_id, name in names.items():
+        if not users.get(tensor_id):
             raise JobError(
                 f"{PARTS} of {model} leaves out {name}; name the module or parameter with the part "
                 "that uses it, or remove it from the model"
@@ -255,8 +255,8 @@ def _check(
 
 def forget_others(trained: Trained, own: OwnParts) -> None:
     """Leave shapes of all tensors that a stage does not use."""
-    kept = {id(each) for part in own.parts for each in part.tensors()}
-    others = [p for p in trained.model_parameters().values() if id(p) not in kept]
+    used = {id(each) for part in own.parts for each in part.tensors()}
+    others = [p for p in trained.model_parameters().values() if id(p) not in used]
     for optimizer in trained.optimizers:
         for _, state in states_of(optimizer):
             for parameter in others:
@@ -271,5 +271,5 @@ def forget_others(trained: Trained, own: OwnParts) -> None:
             parameter.data = torch.full((), math.nan, dtype=parameter.dtype).expand(parameter.shape)
     for module in trained.model.modules():
         for key, buffer in module._buffers.items():
-            if buffer is not None and id(buffer) not in kept:
+            if buffer is not None and id(buffer) not in used:
                 module._buffers[key] = torch.empty_like(buffer, device="meta")

@@ -32,8 +32,9 @@ from holdfast.arena.replica import Trained
 from holdfast.arena.tensors import read_names, write_names
 from holdfast.collectives.barrier_tags import ReduceTag, WorkerTag
 from holdfast.collectives.gradient_sets import Gradients, GradientSet, multiply
-from holdfast.collectives.reduction import Reduced
-from holdfast.collectives.slot import LOGGED, LOSS, SlotLayout
+from holdfast.collectives.group import Group
+from holdfast.collectives.reduction import Reduced, ReductionMemory, share
+from holdfast.collectives.slot import LOGGED, LOSS, SlotLayout, square
 from holdfast.core.balance.times import StepTimes
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan, WorkItem
@@ -43,11 +44,10 @@ from holdfast.worker.checks.optimizer_cut import can_be_divided
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.step.buffers import Buffers
 from holdfast.worker.step.commit import CommitVote, StepCommitted, check_user_states, commit_step
-from holdfast.worker.step.gradient_norm import is_finite, not_finite
+from holdfast.worker.step.gradient_norm import is_finite, norm_of, norm_of_norms, not_finite
 from holdfast.worker.step.pipeline.model_parts import OwnParts, divide, forget_others
-from holdfast.worker.step.pipeline.stage import Call, Stage
+from holdfast.worker.step.pipeline.stage import Call, PipelineStage
 from holdfast.worker.step.pipeline.stage_messages import StageMessages
-from holdfast.worker.step.pipeline.stage_norm import StageNorm
 from holdfast.worker.step.shard_pass import ShardPass
 from holdfast.worker.step.shard_work import CurrentShard, PartialSums
 from holdfast.worker.step.stepper import StepContext, Work
@@ -57,7 +57,7 @@ class PipelineStages:
     """Divides a model, then builds the stepper of the part that is left.
 
     Args:
-        parallel: How it is divided.
+        parallel: Division of it.
     """
 
     def __init__(self, parallel: ParallelSettings) -> None:
@@ -132,7 +132,7 @@ class PipelineStepper:
         self.buffers = Buffers(replica, rest)
         self._pass = ShardPass[_StageShard](context, self.buffers, self._collect)
         self._norm = StageNorm(self._group, sections.reduction, list(context.trained), device)
-        self._stage = Stage(own, StageMessages(worker, device), device)
+        self._stage = PipelineStage(own, StageMessages(worker, device), device)
         # Besides partial sums, there are the shards under way.
         num_sums = tree.max_partials(sections.num_leaves) + own.number
         self._sums = PartialSums(device, rest, num_sums, sections.num_leaves)
@@ -269,7 +269,7 @@ class PipelineStepper:
         self._sums.sets[shard.number].begin(gradients, shard.weight, loss)
 
     def _publish(self, step: int, mean: GradientSet, vote: CommitVote) -> Reduced:
-        """Show the others what this stage brings to a step; returns what all bring.
+        """Show the others the part of this stage in a step; returns the parts of all.
 
         Raises:
             Aborted: The generation is over.
@@ -315,9 +315,75 @@ class PipelineStepper:
             Aborted: The generation is over.
         """
         self._replica.state_tensors()
-        own = json.dumps(self._replica.uninitialized).encode()
-        found = map(json.loads, self._group.gather(WorkerTag.COMMIT, step, own))
-        every = {name for each in found for name in each}
+        payload = json.dumps(self._replica.uninitialized).encode()
+        names = map(json.loads, self._group.gather(WorkerTag.COMMIT, step, payload))
+        every = {name for each in names for name in each}
         self._replica.uninitialized_elsewhere = sorted(
             every.difference(self._replica.uninitialized)
         )
+
+
+class StageNorm:
+    """The norm of a gradient of which each stage has a part, as one stage computes it.
+
+    It has the bits of the norm in one process, since it is made of the same pieces: on CPUs of
+    blocks in a slot that the workers share, on GPUs of one norm a parameter. See `gradient_norm`.
+
+    Args:
+        group: The stages.
+        memory: Memory that they share; its root slot has a place for the gradient of all.
+        own: The parameters of this stage, by name.
+        device: Device of the gradients.
+    """
+
+    def __init__(
+        self, group: Group, memory: ReductionMemory, own: Sequence[str], device: torch.device
+    ) -> None:
+        self._group = group
+        self._layout = memory.layout
+        self._root = memory.root
+        self._squares = memory.norms
+        self._device = device
+        self._own = own
+        every = dict(zip(self._layout.parameter_names, self._root.gradients, strict=True))
+        self._places = [every[name] for name in own]
+        self._norms: dict[str, float] = {}
+
+    def publish(self, gradients: Gradients) -> None:
+        """Show the others the mean gradient of this stage, by parameter."""
+        if self._device.type != "cpu":
+            self._norms = dict(zip(self._own, norm_of_norms(gradients)[1](), strict=True))
+            return
+        for target, gradient in zip(self._places, gradients, strict=True):
+            if gradient is None:
+                target.zero_()
+            else:
+                target.copy_(gradient)
+
+    def total(self, step: int) -> float:
+        """The norm of the whole gradient, once all have published theirs and met.
+
+        Raises:
+            Aborted: The generation is over.
+        """
+        if self._device.type != "cpu":
+            payload = json.dumps(self._norms).encode()
+            for each in self._group.gather(WorkerTag.NORM, step, payload):
+                self._norms |= json.loads(each)
+            every = [self._norms[name] for name in self._layout.parameter_names]
+            values = torch.tensor(every, dtype=torch.float64, device=self._device)
+            return float(torch.linalg.vector_norm(values))
+        blocks = self._root.blocks
+        # By an even share of the blocks, for stages may have unequal numbers of parameters.
+        for index in share(len(blocks), self._group.member_index, len(self._group.members)):
+            is_gradient = index < self._layout.num_gradient_blocks
+            self._squares[index] = square(blocks[index]) if is_gradient else 0.0
+        self._group.barrier(ReduceTag.REDUCED, step)
+        return math.sqrt(float(self._squares.sum()))
+
+    def by_parameter(self) -> dict[str, float]:
+        """The norm of each parameter of all stages."""
+        if self._device.type != "cpu":
+            return self._norms
+        pairs = zip(self._layout.parameter_names, self._root.gradients, strict=True)
+        return {name: norm_of(gradient) for name, gradient in pairs}

@@ -31,7 +31,7 @@ from holdfast.worker.step.pipeline.model_parts import OwnParts
 from holdfast.worker.step.pipeline.stage_messages import MessageKind, StageMessages
 
 Value = torch.Tensor | tuple[torch.Tensor, ...]
-"""What passes from one part to the next."""
+"""Value that passes from one part to the next."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Call:
 
     Attributes:
         gradients: Gradients of what the stage has received, once they are computed.
-        outputs: What it has sent; empty on the last stage.
+        outputs: Tensors that it has sent; empty on the last stage.
     """
 
     gradients: list[torch.Tensor | None] = field(default_factory=list)
@@ -54,11 +54,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downstream:
-    """What a stage gets of a shard from the stages after it.
+    """Results for a shard that a stage gets from the stages after it.
 
     Attributes:
         weight: Weight of the shard; None if the last stage has computed no gradient.
-        roots: Where autograd begins.
+        roots: Tensors at which autograd begins.
         gradients: Their gradients.
     """
 
@@ -67,7 +67,7 @@ class Downstream:
     gradients: Sequence[torch.Tensor]
 
 
-class Stage:
+class PipelineStage:
     """Computes one worker's layers.
 
     Args:
@@ -114,12 +114,12 @@ class Stage:
             Aborted: The generation is over.
             JobError: The model cannot be computed in stages.
         """
-        own = self._own
+        parts = self._own
         self._share_ties()
         key = _signature(given, named)
         entry = digest([self._generator()])
         call = Call()
-        if own.index:
+        if parts.index:
             value, entry = self._receive(call, entry)
             given = (value,)
             named = {}
@@ -132,13 +132,13 @@ class Stage:
                     "parallel.pipeline does not support layers that draw from the generators of "
                     "Python or numpy; draw from torch's"
                 )
-        if not own.is_last:
+        if not parts.is_last:
             call.outputs = _tensors(output)
-            self._send(own.index + 1, MessageKind.ACTIVATIONS, entry, output)
+            self._send(parts.index + 1, MessageKind.ACTIVATIONS, entry, output)
             return self._stand_in(key)
         if key not in self._shapes:
             self._shapes[key] = _shape_of(output)
-            for stage in range(own.index):
+            for stage in range(parts.index):
                 self._send(stage, MessageKind.SHAPES, entry, output)
         return output
 
@@ -152,9 +152,9 @@ class Stage:
             Aborted: The generation is over.
             JobError: The stages have called the model in different ways.
         """
-        own = self._own
+        parts = self._own
         (has_weight, weight), gradients = self._messages.receive(
-            own.index + 1, MessageKind.GRADIENTS
+            parts.index + 1, MessageKind.GRADIENTS
         )
         if not has_weight:
             return Downstream(weight=None, roots=(), gradients=())
@@ -165,15 +165,15 @@ class Stage:
                 "it in the same way on every worker, whatever it returns"
             )
         pairs = list(zip(outputs, gradients, strict=False))
-        for tie in own.ties if weight else ():
-            if (later := tie.after(own.index)) is not None:
+        for tie in parts.ties if weight else ():
+            if (later := tie.after(parts.index)) is not None:
                 _, [gradient] = self._messages.receive(later, MessageKind.TIED)
                 pairs.append((tie.parameter, gradient))
-        known = [(root, each) for root, each in pairs if each is not None]
+        present = [(root, each) for root, each in pairs if each is not None]
         return Downstream(
             weight=float_of(weight),
-            roots=[root for root, _ in known],
-            gradients=[each for _, each in known],
+            roots=[root for root, _ in present],
+            gradients=[each for _, each in present],
         )
 
     def send_upstream(self, weight: float | None, calls: Sequence[Call]) -> None:
@@ -186,18 +186,18 @@ class Stage:
         Raises:
             Aborted: The generation is over.
         """
-        own = self._own
-        for tie in own.ties:
-            if (earlier := tie.before(own.index)) is not None:
+        parts = self._own
+        for tie in parts.ties:
+            if (earlier := tie.before(parts.index)) is not None:
                 gradient = tie.parameter.grad
                 tie.parameter.grad = None
                 if weight:
                     self._messages.send(earlier, MessageKind.TIED, [], [gradient])
-        if own.index:
+        if parts.index:
             numbers = [weight is not None, word_of(weight or 0.0)]
             gradients = itertools.chain.from_iterable(call.gradients for call in calls)
             sent = list(gradients) if weight else []
-            self._messages.send(own.index - 1, MessageKind.GRADIENTS, numbers, sent)
+            self._messages.send(parts.index - 1, MessageKind.GRADIENTS, numbers, sent)
 
     def _compute(self, given: tuple[Any, ...], named: dict[str, Any]) -> Value:
         first, *rest = self._own.parts
@@ -294,7 +294,7 @@ def _other_generators() -> tuple[object, ...]:
 
 
 class _Entry(torch.autograd.Function):
-    """Where autograd ends on a stage: its gradients go to the stage before."""
+    """End of autograd on a stage: its gradients go to the stage before."""
 
     @staticmethod
     def forward(
@@ -321,12 +321,12 @@ def _entered(
     call: Call, tensors: Sequence[torch.Tensor | None], needed: Sequence[int], *, is_tuple: bool
 ) -> Value:
     """Tensors as autograd's inputs, whose gradients `call` takes."""
-    found = tuple(each for each in tensors if each is not None)
+    inputs = tuple(each for each in tensors if each is not None)
     if torch.is_grad_enabled() and any(needed):
-        call.gradients = [None] * len(found)
+        call.gradients = [None] * len(inputs)
         anchor = torch.zeros((), requires_grad=True)
-        found = _Entry.apply(anchor, call, needed, *found)  # type: ignore[no-untyped-call]
-    return _value(found, is_tuple=is_tuple)
+        inputs = _Entry.apply(anchor, call, needed, *inputs)  # type: ignore[no-untyped-call]
+    return _value(inputs, is_tuple=is_tuple)
 
 
 def _value(tensors: Sequence[torch.Tensor], *, is_tuple: bool) -> Value:
@@ -347,7 +347,7 @@ def _shape_of(value: Value) -> Value:
 
 
 def _signature(given: tuple[Any, ...], named: dict[str, Any]) -> Hashable:
-    """What the shape of a model's output depends on."""
+    """Facts on which the shape of a model's output depends."""
     leaves, spec = tree_flatten((given, named))
     described = [
         (each.shape, each.dtype) if isinstance(each, torch.Tensor) else repr(each)

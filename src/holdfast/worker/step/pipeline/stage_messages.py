@@ -11,20 +11,25 @@ job, nor a sender that is at a barrier of all workers, where it sends no more.
 from __future__ import annotations
 
 import enum
+import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
+from holdfast.arena.memory import Word
 from holdfast.arena.tensors import DTYPES
-from holdfast.errors import JobError
+from holdfast.arena.worker_status import WorkerStatus
+from holdfast.collectives.barrier_tags import WorkerTag
+from holdfast.collectives.group import Group
+from holdfast.errors import HoldfastError, JobError
 from holdfast.worker.context import WorkerContext
 from holdfast.worker.process_groups.cascade import await_abort, is_connection_error
 from holdfast.worker.process_groups.device_messages import backend_on
 from holdfast.worker.process_groups.rendezvous import meet
-from holdfast.worker.step.pipeline.receive_watch import ReceiveWatch
 
 WORDS: Final = 512
 _CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES.values())}
@@ -194,3 +199,78 @@ def _strided(elements: torch.Tensor, strides: list[int]) -> torch.Tensor:
     first = tuple(slice(1) if stride == 0 else slice(None) for stride in strides)
     home[first].copy_(elements[first])
     return home
+
+
+LOOK_S: Final = 1.0
+"""Interval at which the thread looks."""
+LOOKS: Final = 5
+"""Times that a sender is seen at a barrier: what it sent before that arrives meanwhile."""
+
+
+class ReceiveWatch:
+    """Ends a receive of gloo that nothing will complete.
+
+    Gloo waits for a message without looking at anything else. A thread looks instead: at how long
+    the wait has lasted, and whether the sender waits at a barrier of all workers, because user code
+    has taken another way there.
+
+    Args:
+        group: The members of its generation.
+        status: Status that this worker publishes.
+        timeout_s: Limit of a wait, seconds.
+        abort: Ends all waits of the library.
+    """
+
+    def __init__(
+        self, group: Group, status: WorkerStatus, timeout_s: float, abort: Callable[[], object]
+    ) -> None:
+        self._group = group
+        self._status = status
+        self._timeout_s = timeout_s
+        self._abort = abort
+        self._wait: tuple[int, float] | None = None
+        self._ended: tuple[int, float] | None = None
+        threading.Thread(target=self._look, name="receive-watch", daemon=True).start()
+
+    @contextmanager
+    def of(self, sender: int) -> Iterator[None]:
+        """A context in which this worker receives from the member of this rank."""
+        self._wait = (sender, time.monotonic())
+        yield
+        self._wait = None
+
+    def explain(self) -> None:
+        """Raise the reason for which a receive was ended, if one was.
+
+        Raises:
+            Aborted: The generation is over.
+            JobError: The sender is at a barrier.
+            HoldfastError: It took too long.
+        """
+        if self._ended is None:
+            return
+        sender, waited_s = self._ended
+        if self._group.is_ahead(sender):
+            # The two barriers differ, so all members raise the same error.
+            self._group.barrier(WorkerTag.STAGE, self._status[Word.COMMITTED])
+        raise HoldfastError(
+            f"rank {self._group.rank} waited {waited_s:.0f} s for layers of rank {sender}; raise "
+            "timeout_s if a step may take that long"
+        )
+
+    def _look(self) -> None:
+        watched: object = None
+        looks = 0
+        while self._ended is None:
+            time.sleep(LOOK_S)
+            wait = self._wait
+            if wait is None:
+                continue
+            sender, began = wait
+            # By looks, not by time: a process that was stopped may find its message a moment later.
+            looks = looks + 1 if wait is watched and self._group.is_ahead(sender) else 0
+            watched = wait
+            waited_s = time.monotonic() - began
+            if self._wait is wait and (looks >= LOOKS or waited_s > self._timeout_s):
+                self._ended = sender, waited_s
+                self._abort()

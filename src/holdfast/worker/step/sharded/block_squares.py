@@ -98,7 +98,7 @@ class BlockSquares:
         """The 2-norm of the gradient.
 
         Args:
-            of_names: What this worker holds of each parameter's gradient, flat; None is zero.
+            of_names: Part that this worker holds of each parameter's gradient, flat; None is zero.
         """
         gradients = [of_names[name] for name in self._layout.parameter_names]
         received = self._swap(gradients)
@@ -123,20 +123,20 @@ class BlockSquares:
                     message[place : place + size].view(self._dtypes[block]).copy_(values)
             messages.append(message)
         sizes = [self._size_of(moved) for moved in self._taken]
-        found = {}
+        received = {}
         for moved, message in zip(self._taken, self._group.swap(messages, sizes), strict=True):
             for (block, part), place in zip(moved, self._places(moved), strict=True):
                 dtype = self._dtypes[block]
                 size = (part.end - part.start) * dtype.itemsize
-                found[block, part] = message[place : place + size].view(dtype)
-        return found
+                received[block, part] = message[place : place + size].view(dtype)
+        return received
 
     def _places(self, moved: Sequence[tuple[int, BlockPart]]) -> Iterator[int]:
         """The offset of each part in a message, bytes."""
-        place = 0
+        offset = 0
         for block, part in moved:
-            yield place
-            place += self._padded(block, part)
+            yield offset
+            offset += self._padded(block, part)
 
     def _size_of(self, moved: Sequence[tuple[int, BlockPart]]) -> int:
         return sum(self._padded(block, part) for block, part in moved)
@@ -167,8 +167,8 @@ class BlockSquares:
                 return values.to("cpu")
         joined = self._scratch_of(self._dtypes[block])[: end - start].zero_()
         for part in parts:
-            own = part.owner == self._rank
-            values = self._own(part, gradients) if own else received[block, part]
+            is_own = part.owner == self._rank
+            values = self._own(part, gradients) if is_own else received[block, part]
             if values is not None:
                 joined[part.at : part.at + part.end - part.start].copy_(values)
         return joined

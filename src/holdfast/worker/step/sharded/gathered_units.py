@@ -198,13 +198,13 @@ def divide_units(
 def _separable(model: nn.Module, least: int) -> list[nn.Module]:
     """The members of the model's outermost lists whose parameters no other module uses."""
     users = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
-    found = []
+    modules = []
     for child in _members(model):
         own = Counter(id(p) for module in child.modules() for p in module.parameters(recurse=False))
         size = sum(p.numel() for p in child.parameters())
         if size >= least and all(users[each] == count for each, count in own.items()):
-            found.append(child)
-    return list(dict.fromkeys(found))
+            modules.append(child)
+    return list(dict.fromkeys(modules))
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:

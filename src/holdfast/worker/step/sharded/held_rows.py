@@ -84,10 +84,10 @@ class UnitRows:
     Attributes:
         names: The parameters.
         dtype: The argument.
-        held: What each worker holds of each parameter.
-        places: Where each parameter begins, elements.
-        flags: Where the count of shards that used each parameter is, elements.
-        size: What each worker holds, elements.
+        held: Rows that each worker holds of each parameter.
+        places: Start of each parameter, elements.
+        flags: Place of the count of shards that used each parameter, elements.
+        size: Size of the part of each worker, elements.
     """
 
     def __init__(

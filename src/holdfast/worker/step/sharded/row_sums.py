@@ -41,7 +41,7 @@ class Exchanges(Protocol):
         exchange begins.
 
         Args:
-            sent: What this one sends.
+            sent: Rows that this one sends.
         """
         ...
 
@@ -124,7 +124,7 @@ class RowSums:
     """The sums of one worker's rows of all units.
 
     Args:
-        units: How the parameters of each unit are cut.
+        units: Cuts of the parameters of each unit.
         rank: This worker.
         num_workers: Workers that divide the model.
         num_leaves: Leaves of the tree, a multiple of the workers.
@@ -178,7 +178,7 @@ class RowSums:
         Args:
             unit: The unit.
             gradients: Gradients of all rows of its parameters.
-            scale: What they are multiplied by, unless it is 1.
+            scale: Factor that they are multiplied by, unless it is 1.
         """
         self._missing.remove(unit)
         self._complete()
@@ -210,17 +210,17 @@ class RowSums:
         Args:
             weight: The weight of all shards.
         """
-        found: dict[str, torch.Tensor | None] = {}
+        means: dict[str, torch.Tensor | None] = {}
         for rows, sums in zip(self._units, self._sums, strict=True):
             total = sums.total
             uses = total[rows.flags].tolist()
             # Where weights add up to 1, but for rounding, the sum is the mean.
             if not math.isclose(weight, 1, rel_tol=1e-12):
                 total[: rows.flags.start].mul_(1 / weight)
-            own = zip(rows.names, rows.places, rows.held[self._rank], uses, strict=True)
-            for name, place, held, used in own:
-                found[name] = total[place : place + held.size] if used else None
-        return found
+            entries = zip(rows.names, rows.places, rows.held[self._rank], uses, strict=True)
+            for name, place, held, used in entries:
+                means[name] = total[place : place + held.size] if used else None
+        return means
 
 
 def pack(gradients: Gradients, rows: UnitRows, sent: torch.Tensor) -> None:
