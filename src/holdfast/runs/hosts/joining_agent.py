@@ -117,10 +117,10 @@ def serve(
                     break
     if placed:
         tell_engine(OVER)
-    elif host.was_stopped:
-        raise Interrupted("the run was stopped; join again once it is continued")
     elif host.failure:
         raise HoldfastError(f"the run has failed: {host.failure}")
+    elif host.was_stopped:
+        raise Interrupted("the run was stopped; join again once it is continued")
     say("the run is over")
 
 
