@@ -8,6 +8,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
+import threading
+
 import torch
 from holdfast.data.loading.processes import LoaderProcesses
 
@@ -30,6 +32,10 @@ for key, collect in enumerate([readers.begin(key) for key in range(len(TENSORS))
     assert there.data_ptr() % 64 == here.data_ptr() % 64 or not there.numel(), key
     assert here.untyped_storage().nbytes() <= 64 + there.numel() * 16, key
 readers.close()
+# The exit hook of concurrent.futures may write to a pipe that the thread of the pool closes.
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
 print("done")
 """
 
