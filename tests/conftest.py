@@ -138,6 +138,15 @@ def forked_commands(request, zygote):
     zygote.is_used = request.node.get_closest_marker("exec") is None
 
 
+@pytest.fixture(autouse=True)
+def loader_processes_end():
+    """Loader processes are forked, which is safe only once the pool of the test before is gone."""
+    yield
+    for thread in threading.enumerate():
+        if type(thread).__name__ == "_ExecutorManagerThread":
+            thread.join(60)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory):
     """Tests leave nothing in the user's list of runs."""
