@@ -118,7 +118,7 @@ class HostsRun(Generic[Hosts]):
         for each in self._started:
             for _ in range(2):
                 if each.poll() is None:
-                    each.send_signal(signal.SIGINT)
+                    each.send_signal(signal.SIGTERM)  # a shell's background job ignores SIGINT
         for each in self._started:
             try:
                 each.wait(TIMEOUT_S)
