@@ -41,6 +41,7 @@ TABLES = [
     ("README.md", "| | MLP, 302 MB", "checkpoint", lambda a, _: {"every": 10, "system": SAVERS[a]}),
     (PAGE, "| workload | system | samples", "scaling", lambda a, b: {"workload": a, "way": b}),
     ("README.md", "| | CNN, 0.1 M", "scaling", lambda a, _: {"way": a.removesuffix(" on gloo")}),
+    (PAGE, "| change |", "sizes", lambda a, _: {"change": a}),
     (PAGE, "| workload | back |", "coordinator", lambda a, _: {"workload": a}),
     (PAGE, "| hosts | weak: step", "emulate", lambda a, _: {"hosts": int(a)}),
     (PAGE, "| workload | method |", "compression", lambda a, b: {"workload": a, "method": b[1:-1]}),
