@@ -42,6 +42,12 @@ TABLES = [
     (PAGE, "| workload | system | samples", "scaling", lambda a, b: {"workload": a, "way": b}),
     ("README.md", "| | CNN, 0.1 M", "scaling", lambda a, _: {"way": a.removesuffix(" on gloo")}),
     (PAGE, "| change |", "sizes", lambda a, _: {"change": a}),
+    (
+        PAGE,
+        "| agents | interval",
+        "heartbeat",
+        lambda a, b: {"agents": int(a), "interval_s": float(b)},
+    ),
     (PAGE, "| workload | back |", "coordinator", lambda a, _: {"workload": a}),
     (PAGE, "| hosts | weak: step", "emulate", lambda a, _: {"hosts": int(a)}),
     (PAGE, "| workload | method |", "compression", lambda a, b: {"workload": a, "method": b[1:-1]}),
