@@ -108,7 +108,7 @@ def table() -> list[tuple[str, float, float]]:
     return [
         ("lines of the product", sum(sizes.values()), 92_990),
         ("  of these in no process of a run", outside, 24_060),
-        ("lines of the benchmarks", benchmarks, 19_440),
+        ("lines of the benchmarks", benchmarks, 19_450),
         ("most modules in a folder", max(folders.values()), 18),
         ("modules imported by one other", sum(n == 1 for n in importers.values()), 193),
         ("most lines of a module", max(sizes.values()), 500),

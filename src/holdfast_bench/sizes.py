@@ -35,6 +35,8 @@ HOSTS: Final = 3
 FIRST: Final = 2
 """Hosts that the run begins with."""
 MOST_WORKERS: Final = 6
+SETTLED_STEPS: Final = 3
+"""Steps between two changes."""
 RUN: Final = "runs/run"
 """The run directory on the disk of a host that joins."""
 
@@ -83,13 +85,20 @@ class _Changing:
     def _commit_after(self, change: Callable[[], object]) -> float:
         """Change something; returns the time of the first commit in the generation after it."""
         run = self._run
-        before = len(run.records.events("generation-started"))
+        before = self._newest["number"]
         change()
-        run.wait(lambda: len(run.records.events("generation-started")) > before, "a generation")
-        started = run.records.events("generation-started")[-1]
-        committed = run.wait_for_commit(started["time_unix_s"])
-        run.wait(lambda: len(run.commits()) >= WARM_STEPS, "more steps")
+        # By number: a host that has joined also gets the events of others, some of them late.
+        run.wait(lambda: self._newest["number"] > before, "a generation")
+        committed = run.wait_for_commit(self._newest["time_unix_s"])
+        steps = len(run.commits())
+        run.wait(lambda: len(run.commits()) >= steps + SETTLED_STEPS, "more steps")
         return committed
+
+    @property
+    def _newest(self) -> Row:
+        """The event of the newest generation."""
+        events = self._run.records.events("generation-started")
+        return max(events, key=lambda event: int(event["number"]))
 
     def _ask(self, number: int, command: str, *words: object) -> None:
         status = self._run.made.start(number, command, *words).wait(TIMEOUT_S)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from checkpoints import bytes_of, header_of, host_checkpoints, layout_of, state_of, store_in
-from conftest import change_last_byte
+from conftest import change_last_byte, wait_until
 from holdfast.arena.layout import Field, Layout
 from holdfast.checkpoint import names, parts, retention
 from holdfast.checkpoint.manifest import Best, PartFile
@@ -260,12 +260,10 @@ def test_where_reading_costs_too_much_the_newest_verified_one_is_kept_too(root, 
     storage = ReadStorage(root)
     with host_checkpoints(root, 1, log, CheckpointStore(storage)) as checkpoints:
         commit(checkpoints, root, 1)
-        while not storage.was_read:
-            time.sleep(0.001)
+        wait_until(lambda: storage.was_read)
         for step in (2, 3, 4):
             commit(checkpoints, root, step)
-        while steps(root) != [4, 1]:
-            time.sleep(0.001)
+        wait_until(lambda: steps(root) == [4, 1])
         assert storage.was_read == {"step-00000001"}
     assert steps(root) == [4], "all is verified at the end of a run"
 
