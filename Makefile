@@ -18,7 +18,7 @@ demo: $(READY)  ## train with two workers, kill one, and compare the weights
 test: $(READY) check  ## that, and every capability once with real processes
 	$(BIN)/pytest -m "slow and not full and not soak" -n 3 --dist worksteal
 
-test-all: $(READY) test  ## that, and what is dear or needs more than a container has; CI runs this
+test-all: $(READY) test  ## that, and what is slow or needs more than a container has; CI runs this
 	$(BIN)/pytest -m "full and not soak" -n 3 --dist worksteal
 
 check: $(READY)  ## format, lint, types, layers, measures, fast tests; pre-commit runs this

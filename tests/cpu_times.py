@@ -9,11 +9,11 @@ import pytest
 
 import zygote_client
 
-DEAREST = 10
+SLOWEST = 10
 
 
 class CpuTimes:
-    """Measures each test, and prints the sum and the dearest tests.
+    """Measures each test, and prints the sum and the slowest tests.
 
     Args:
         is_worker: Whether this process runs tests for another one, which prints.
@@ -70,6 +70,6 @@ class CpuTimes:
         terminalreporter.line(
             f"{total_s:.0f} s in all, {sum(self._tests.values()):.0f} s of it in tests"
         )
-        dearest = sorted(self._tests.items(), key=lambda test: -test[1])[:DEAREST]
-        for name, cpu_s in dearest:
+        slowest = sorted(self._tests.items(), key=lambda test: -test[1])[:SLOWEST]
+        for name, cpu_s in slowest:
             terminalreporter.line(f"{cpu_s:6.1f} s {name}")

@@ -22,7 +22,7 @@ SEE = {
     "workers": "[Shards and workers](jobs.md#shards-and-workers)",
     "shards": "[Shards and workers](jobs.md#shards-and-workers)",
     "extend": "[Stop and resume](jobs.md#stop-and-resume)",
-    "balance": "[Unlike machines](balance.md)",
+    "balance": "[Mixed hardware](balance.md)",
     "numerics": "[Numerics](jobs.md#numerics)",
     "collective": "[All-reduce](concepts/collectives.md)",
     "compression.method": "[Compressed gradients](concepts/compression.md)",

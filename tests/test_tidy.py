@@ -88,6 +88,8 @@ RETIRED = {
     "recover from": "get over, gets over",
     "handle the exit": "bury, buried",
     "fix": "mend, mended",
+    "except for": "but for",
+    "slow": "dear, dearer, dearest",
     "tolerate": "forgives, forgiven",
     "apply, acknowledge": "obey, obeys, obeyed",
     "be assigned": "owe, owes, owed",

@@ -2,7 +2,7 @@
 
 It stands in for the start of `python -m holdfast…`: a fork takes on the words, environment,
 directory, session and descriptors of a request and runs the module as Python does. So what a test
-sees of the process is what it would see of one that was started by exec, but for its parent.
+sees of the process is what it would see of one that was started by exec, except for its parent.
 
 One serves all pytest processes of a session. Each process that it forks has a connection: the
 process answers with its id, later the zygote with its wait status s as -1 - s, and reaps it when

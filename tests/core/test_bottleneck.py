@@ -70,10 +70,10 @@ def test_shards_may_be_too_coarse_to_divide():
     bottleneck = found(slower, faster, counts=(1, 1), is_dynamic=True)
     assert bottleneck.name == "coarse shards"
     assert "4 shards instead of 2 would save up to 43%" in bottleneck.text
-    # unless each has too few samples, or is too dear, or workers merge theirs
+    # unless each has too few samples, or is too slow, or workers merge theirs
     assert found(slower, faster, counts=(1, 1), most_shards=3).name == "compute-bound"
-    dear = times(collect=60), times(forward=10, backward=20, collect=60)
-    assert found(*dear, counts=(1, 1)).name == "compute-bound"
+    slow = times(collect=60), times(forward=10, backward=20, collect=60)
+    assert found(*slow, counts=(1, 1)).name == "compute-bound"
     assert found(slower, faster, counts=(1, 1), most_shards=0).name == "compute-bound"
 
 

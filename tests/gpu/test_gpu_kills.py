@@ -50,7 +50,7 @@ def test_a_worker_that_dies_within_a_step_changes_no_weight(
     assert result["weights_sha256"] == whole
 
 
-@pytest.mark.skipif(not ON_GPU, reason="tests/runs does so on a CPU, but for the time")
+@pytest.mark.skipif(not ON_GPU, reason="tests/runs does so on a CPU, except for the time")
 def test_an_only_worker_that_dies_outside_an_update_loses_no_step(train, tmp_path, record_property):
     fault = {"at": BETWEEN, "when": "before", "rank": 0, "step": 3, "how": "kill"}
     faults = [{**fault, "mark": str(tmp_path / "mark")}]

@@ -1,4 +1,4 @@
-"""A script of Accelerate, as it is, but for the import and the range."""
+"""A script of Accelerate, as it is, except for the import and the range."""
 
 import os
 from pathlib import Path

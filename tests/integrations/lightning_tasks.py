@@ -1,4 +1,4 @@
-"""A script of Lightning, as it is, but for the import of the Trainer."""
+"""A script of Lightning, as it is, except for the import of the Trainer."""
 
 import os
 from pathlib import Path

@@ -130,7 +130,7 @@ def inject(train, tmp_path, reference, monkeypatch):
 
 
 def replaced(events):
-    """How the coordinators and agents have ended that were replaced, but for who left as told."""
+    """How replaced coordinators and agents ended, except for those that left as told."""
     ends = {}
     for event in events:
         who, _, what = event["event"].partition("-")

@@ -223,6 +223,13 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 ),
             ),
             (
+                ["--faults", "nan", "parallel.zero=3"],
+                (
+                    "nan would change the weights with parallel.zero=3, sync=tree, "
+                    "numerics=exact and non_finite=stop; try kill"
+                ),
+            ),
+            (
                 ["--vary-workers", "numerics=fast"],
                 (
                     "--vary-workers would change the weights with sync=tree and numerics=fast: "

@@ -73,7 +73,7 @@ class WorkerMonitor:
         idle = [pid for pid, stat in stats.items() if stat.ticks == accounts[pid].own]
         for pid, stat in stats.items():
             accounts[pid].own = stat.ticks
-        # Their other processes are searched for only if one is idle in user code: it is dear.
+        # Their other processes are searched for only if one is idle in user code: it is slow.
         if now >= self._search_at and any(self._at(workers[pid]) is PhaseKind.USER for pid in idle):
             self._search_at = now + SEARCH_S
             _count_others(accounts)

@@ -23,7 +23,7 @@ from holdfast.errors import CheckpointError
 from holdfast.wire.checkpoint_service import CheckpointMessage
 
 PIECE_BYTES: Final = 256 << 10
-"""The longest piece but for the manifest. It divides a chunk."""
+"""The longest piece except for the manifest. It divides a chunk."""
 _STREAM: Final = "a checkpoint from another host"
 
 

@@ -134,7 +134,7 @@ class BlockSums:
         out = self._root.blocks[index]
         # No term is in the root slot: its gradients are forgotten when a step ends.
         total = self._sum(term, index, out, 1)
-        # Where weights add up to 1, but for rounding, the sum is the mean.
+        # Where weights add up to 1, except for rounding, the sum is the mean.
         if not math.isclose(weight, 1, rel_tol=1e-12):
             total = torch.mul(total, 1 / weight, out=out)
         elif total is not out:

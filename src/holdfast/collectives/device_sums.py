@@ -157,7 +157,7 @@ class DeviceSums:
         self._show_share()
 
     def _write_mean(self, piece: _Range, total: torch.Tensor, weight: float) -> None:
-        # Where weights add up to 1, but for rounding, the sum is the mean.
+        # Where weights add up to 1, except for rounding, the sum is the mean.
         if not math.isclose(weight, 1, rel_tol=1e-12):
             total = total * (1 / weight)
         self.root.memory[piece.start : piece.end].copy_(total.view(torch.uint8))

@@ -93,7 +93,7 @@ class GradientSet:
         # By a tensor: a GPU multiplies by the rounded inverse of a number.
         stats = self.rest.stats
         stats.div_(torch.full_like(stats, self.weight))
-        # Where weights add up to 1, but for rounding, the sum is the mean.
+        # Where weights add up to 1, except for rounding, the sum is the mean.
         if not math.isclose(self.weight, 1, rel_tol=1e-12):
             self.divide(self.weight)
         return self

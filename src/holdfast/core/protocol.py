@@ -31,7 +31,7 @@ class Stage(enum.IntEnum):
 
 FENCED: Final = "this agent was fenced, or belongs to another run; restart it"
 """The reason for the end of such an agent."""
-LEFT: Final = "this host has left the run, which continues without it"
+LEFT: Final = "this host has left the run, which continues if other hosts take part in it"
 """The reason for the end of an agent that has asked for it."""
 RUN_FAILED: Final = 3
 """The exit status of an agent whose run has failed."""

@@ -163,7 +163,7 @@ def _device_memory(report: TorchReport) -> Finding:
             "device memory",
             f"cannot be mapped by other processes: {report.not_mapped}. Workers of this host copy "
             "gradients through its memory (exchange=staged), and a lone worker's state is lost "
-            "with it, but for snapshots",
+            "with it, except for snapshots",
             "free memory of the GPU, update the driver, or allow access between GPUs",
         )
     return ok(

@@ -355,13 +355,12 @@ def check(job: TrainJob, kinds: Sequence[Kind], policies: Sequence[FailurePolicy
 def _check_all(asked: Sequence[str], possible: Sequence[str], job: TrainJob) -> None:
     odd = [word for word in asked if word not in possible]
     if "corrupt-replica" in odd and job.workers == 1:
-        raise JobError(
-            "corrupt-replica needs two workers or more: there is no replica to compare with"
-        )
+        raise JobError("corrupt-replica needs two workers or more, to compare their replicas")
     if odd:
+        cut = f"{job.parallel.words}, " if job.parallel.is_cut else ""
         raise JobError(
-            f"{odd[0]} would change the weights with sync={job.sync}, numerics={job.numerics} and "
-            f"non_finite={job.non_finite}; try {', '.join(possible)}"
+            f"{odd[0]} would change the weights with {cut}sync={job.sync}, "
+            f"numerics={job.numerics} and non_finite={job.non_finite}; try {', '.join(possible)}"
         )
 
 

@@ -174,7 +174,7 @@ def check_script(values: Mapping[str, Any], where: str, overrides: Iterable[str]
 
 
 def dump(job: Job | TrainRequest, without: Collection[str] = ()) -> str:
-    """The job as YAML that `load` or `of_run` reads back as the same job, but for some keys."""
+    """The job as YAML that `load` or `of_run` reads back as the same job, except for some keys."""
     plain = job.model_dump(mode="json", exclude={*without})
     if plain.get("program", job) is None:
         del plain["program"]

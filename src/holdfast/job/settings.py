@@ -82,7 +82,7 @@ class CheckpointSettings(Spec):
 
     @property
     def retention(self) -> RetentionPolicy:
-        """Rule for which checkpoints are kept, but for the best; see `TrainJob.retention`."""
+        """Rule for which checkpoints are kept, except for the best; see `TrainJob.retention`."""
         return RetentionPolicy(last=self.keep, every=self.keep_every)
 
     @model_validator(mode="before")

@@ -104,11 +104,11 @@ class TrainKeys(RunKeys):
     """How many shards each worker computes: `even`, as many as `shards_per_worker` says;
     `proportional`, by the profile of its host; `dynamic`, as many as end a step soonest, from
     measured times; `hybrid`, by the profile until times are measured; or your own function, as
-    `package.module:name` or `path/to/file.py:name`. The weights are the same, but with `sync: ddp`
-    and `numerics: fast`, where they depend on the plan."""
+    `package.module:name` or `path/to/file.py:name`. The weights are the same, except with
+    `sync: ddp` and `numerics: fast`, where they depend on the plan."""
     numerics: Literal["exact", "portable", "mixed", "fast"] = "exact"
     """`exact`: the same bits for every number of workers. `portable`: also on x86-64 processors of
-    different makers; slower. `mixed`: hosts may have unlike processors or GPUs; replicas stay
+    different makers; slower. `mixed`: hosts may have different processors or GPUs; replicas stay
     equal, but the bits depend on which host computes which shard. `fast`: a worker's shards form
     one batch."""
     sync: Literal["tree", "ddp"] = "tree"
@@ -153,7 +153,7 @@ class TrainKeys(RunKeys):
     later. `restart`: all workers restart from the newest checkpoint; `sync: ddp` and `parallel` do
     this instead of the two before. `stop`: the run ends."""
     on_numerics_change: Literal["record", "fail"] = "record"
-    """What happens when a run is resumed on hardware or software unlike that of its checkpoint.
+    """What happens when a run is resumed on other hardware or software than its checkpoint.
     `record`: it continues, and its result names the difference. `fail`: it does not start."""
     non_finite: NonFinite = "stop"
     """What happens when a step's gradient is NaN or infinite. `stop`: the run ends. `skip`: the

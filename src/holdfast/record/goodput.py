@@ -351,7 +351,7 @@ class _Attempt:
         useful_s: float,
         lost_s: float,
     ) -> float:
-        """Add the time from a commit until the failure after it is repaired, but for what is
+        """Add the time from a commit until the failure after it is repaired, except for what is
         useful of it, which is returned.
 
         Args:

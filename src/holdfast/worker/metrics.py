@@ -1,6 +1,6 @@
 """Metrics: the file of a run's metrics, which the first member of each host continues.
 
-So every host has all metrics, but for the steps that it missed while none of its workers was a
+So every host has all metrics, except for the steps that it missed while none of its workers was a
 member. The newest of these come with the state of another worker.
 """
 

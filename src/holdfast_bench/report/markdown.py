@@ -101,6 +101,7 @@ def _conditions(report: Report) -> Iterator[str]:
     first = min(each.started for each in every)
     last = max(each.started for each in every)
     yield f"* Measured: {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+    yield "* Workloads: small, CNN, 0.1 M parameters; large, MLP, 25 M; lm, GPT, 10 M; vit, 1.2 M"
     yield "* Method: in each round all systems run one after the other; medians, lowest and highest"
     yield from (f"* Left out: {name}: {_text(why)}" for name, why in report.absent.items())
 

@@ -90,7 +90,7 @@ def limits(results: Results) -> list[tuple[Sentence, str]]:
     if not any(each.conditions.gpus for each in results.by_name.values()):
         found.append((say("Nothing in this report ran on a GPU."), ""))
     elif not any(_on_gpu(results)):
-        found.append((say("No stored result compares the speed on a GPU with a plain loop."), ""))
+        found.append((say("The speed on a GPU is not among these results."), ""))
     return found
 
 
@@ -239,7 +239,7 @@ def _lost_host(results: Results) -> Iterator[Bullet]:
     rows = results.rows("heartbeat")
     if not rows:
         return
-    row = min(rows, key=lambda each: (abs(each["interval_s"] - 1), -each["agents"]))
+    row = min(rows, key=lambda each: (abs(each["interval_s"] - 1), each["agents"]))
     cell = row["detection_s"]
     spread, numbers = _spread("heartbeat", cell, "{:.3g} s")
     text = f"From the cut, with a heartbeat every {{interval}}; {spread}."

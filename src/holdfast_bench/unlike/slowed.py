@@ -69,7 +69,7 @@ class SlowedDevice:
 
 
 def _pause(seconds: float, made_up_s: float) -> float:
-    """Sleep, but for less by what this thread has waited for a core, apart from `made_up_s`.
+    """Sleep, less by what this thread has waited for a core, apart from `made_up_s`.
 
     Returns:
         By how much less, seconds.

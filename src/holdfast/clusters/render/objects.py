@@ -17,7 +17,7 @@ from holdfast.linux.files import replace_synced
 COORDINATOR: Final = "coordinator"
 AGENT: Final = "agent"
 FILES: Final = Path(__file__).with_name("files")
-"""Files that are the same for all jobs, but for a few placeholders."""
+"""Files that are the same for all jobs, except for a few placeholders."""
 
 
 def labels(plan: RenderPlan, component: str | None = None) -> dict[str, str]:

@@ -178,7 +178,7 @@ class VectorSums:
 
     @property
     def compresses(self) -> bool:
-        """True if the gradients of this generation are compressed, but for whole steps."""
+        """True if the gradients of this generation are compressed, except for whole steps."""
         return self._compressed is not None
 
     def _reduce(self, step: int, vectors: Sequence[torch.Tensor]) -> None:

@@ -70,7 +70,7 @@ class LiveTrainer(transformers.Trainer):  # type: ignore[misc]  # it has no type
 
     @_in_run
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as the library does, but for what `_check` refuses.
+        """Train as the library does, except for what `_check` refuses.
 
         Raises:
             JobError: A run cannot do what the Trainer is to do.

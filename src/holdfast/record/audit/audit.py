@@ -273,7 +273,7 @@ def _text(checked: Sequence[Epoch], total: int, order: SampleOrder) -> str:
     complete = sum(epoch.is_complete for epoch in checked)
     each = f"each of {count(order.num_samples, 'sample')} once"
     if left_out := _left_out(order):
-        each += f", but for {left_out} that are left out at the end of an epoch"
+        each += f", except for {left_out} that are left out at the end of an epoch"
     parts = [f"{count(complete, 'complete epoch')} used {each}"]
     if complete < len(checked):
         parts.append(f"epoch {checked[-1].number}, which is not complete, used none twice")

@@ -167,8 +167,8 @@ class Shipper:
         return True
 
     def _pieces(self, *, is_end: bool) -> Iterator[tuple[str, bytes, Cursor]]:
-        """The next piece of each log that has one, whole lines but for the last one at the end, and
-        the cursor after it.
+        """The next piece of each log that has one, and the cursor after it; pieces are whole lines,
+        except for the last one at the end.
         """
         for file, path in _logs(self._run_dir):
             tail = ByteTail(path, self._cursors.get(file, Cursor()))

@@ -20,7 +20,7 @@ class CatalogueMetric:
         text: Help text, a sentence.
         labels: The names of its labels.
         values: The values of its only label, if they are known before they occur.
-        buckets: The upper bounds of a histogram, but for the last, which has none.
+        buckets: The upper bounds of a histogram, except for the last, which has none.
     """
 
     name: str

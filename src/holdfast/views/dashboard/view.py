@@ -91,7 +91,7 @@ class View(RunAt):
 
     @cached_property
     def drawn_until(self) -> float:
-        """Until when charts are drawn: `end`, but for the last 1 to 2 % of a run that trains.
+        """Until when charts are drawn: `end`, except for the last 1 to 2 % of a run that trains.
 
         So a chart stays the same for a while. The browser replaces one that has changed, and shows
         nothing in between; figures and keys are as new as they can be.

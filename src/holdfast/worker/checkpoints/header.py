@@ -1,4 +1,4 @@
-"""The header of a checkpoint: everything that its manifest says but for the files."""
+"""The header of a checkpoint: everything that its manifest says except for the files."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     members decide alike ─▶ the first requests it ─▶ generation without it ─▶ probes ─▶ fit ─▶ back
 
-On standby it stays halted, but for its probes. Its state is then that of another step.
+On standby it stays halted, except for its probes. Its state is then that of another step.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class WorkerState:
 
     def publish(self) -> None:
         """Note that the replica is complete. A lone worker leaves with it what another one needs to
-        take its rank, but for a replica in memory that is lost with its worker.
+        take its rank, except for a replica in memory that is lost with its worker.
         """
         rank = self._group.rank
         left = packed(self._progress, self._replica) if self.outlives_worker else b""

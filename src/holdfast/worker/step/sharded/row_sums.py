@@ -214,7 +214,7 @@ class RowSums:
         for rows, sums in zip(self._units, self._sums, strict=True):
             total = sums.total
             uses = total[rows.flags].tolist()
-            # Where weights add up to 1, but for rounding, the sum is the mean.
+            # Where weights add up to 1, except for rounding, the sum is the mean.
             if not math.isclose(weight, 1, rel_tol=1e-12):
                 total[: rows.flags.start].mul_(1 / weight)
             entries = zip(rows.names, rows.places, rows.held[self._rank], uses, strict=True)
