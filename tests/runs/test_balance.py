@@ -1,4 +1,4 @@
-"""Workers of unlike speed share a step as it ends soonest, and the weights do not show it."""
+"""Workers of different speed share a step as it ends soonest, and the weights do not show it."""
 
 import json
 

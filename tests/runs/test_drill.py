@@ -226,7 +226,8 @@ def test_a_signal_between_two_trials_ends_a_drill_too(tmp_path, forks):
                 ["--faults", "nan", "parallel.zero=3"],
                 (
                     "nan would change the weights with parallel.zero=3, sync=tree, "
-                    "numerics=exact and non_finite=stop; try kill"
+                    "numerics=exact and non_finite=stop; try kill, stop, exit, raise, slow, "
+                    "coordinator, agent, disk-full, corrupt-checkpoint"
                 ),
             ),
             (

@@ -152,7 +152,7 @@ PROMISES: Final = (
         partial(_stored, "compression", {"method": "topk"}, _exists, "emulated"),
     ),
     Promise(
-        "Workers of unlike speed", _RUNS("balance"),
+        "Workers of different speed", _RUNS("balance"),
         partial(_stored, "balance", {"system": "dynamic"}, _exists, "emulated"),
     ),
     Promise(
@@ -162,7 +162,7 @@ PROMISES: Final = (
     Promise("A coordinator that moves", _RUNS("moved_coordinator"), _on_one_machine),
     Promise("Hosts that are added and leave", _RUNS("scaled_hosts"), _on_one_machine),
     Promise("Rows of a model divided over hosts", _RUNS("sharded_hosts"), _on_one_machine),
-    Promise("Hosts of unlike numerics", _RUNS("hosts"), _on_one_machine),
+    Promise("Hosts of different numerics", _RUNS("hosts"), _on_one_machine),
     Promise(
         "Scaling to 16 hosts", "tests/bench/test_emulate.py",
         partial(_stored, "emulate", {"hosts": 16, "measure": "emulated"}, _exists, "emulated"),
