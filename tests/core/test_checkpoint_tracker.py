@@ -137,3 +137,55 @@ def test_the_interval_is_chosen_by_what_checkpoints_cost():
     interval.on_saved(draft.stall_s, draft.write_s)
     decided_at = NOW + FIRST_S
     assert tracker.next_deadline() == decided_at + interval.seconds(decided_at)
+
+
+def interval_after(*points):
+    """The interval after generations that have resumed from these points, one after another."""
+    tracker = CheckpointTracker(None, NOW)
+    for generation, point in enumerate(points, 1):
+        tracker.on_resumed(generation, [], point)
+    draft = Draft(number=1, step=8, root="r", stall_s=0.01, write_s=0.1)
+    tracker.collect(replace(status("a", 1), draft=draft), "a", NOW)
+    return tracker.next_deadline() - NOW
+
+
+def test_only_failures_after_which_a_checkpoint_was_loaded_bring_more_checkpoints():
+    loaded = ResumePoint(step=8, donors={}, checkpoint="step-8")
+    once = interval_after(LIVE)
+    assert interval_after(loaded) == once  # the start of a run is no failure
+    assert interval_after(loaded, LIVE) == once
+    assert interval_after(LIVE, loaded) < once
+    assert interval_after(LIVE, loaded, loaded) < interval_after(LIVE, loaded)
+
+
+def test_the_interval_is_chosen_by_the_host_that_took_longest():
+    def interval(*drafts):
+        tracker = CheckpointTracker(None, NOW)
+        for host, (stall_s, write_s) in zip("ab", drafts, strict=True):
+            draft = Draft(number=1, step=8, root="r", stall_s=stall_s, write_s=write_s)
+            tracker.collect(replace(status(host, 1), draft=draft), "ab", NOW)
+        return tracker.next_deadline() - NOW
+
+    assert interval((0.01, 0.1), (0.05, 0.1)) == interval((0.05, 0.1), (0.05, 0.1))
+    assert interval((0.05, 0.1), (0.01, 0.1)) == interval((0.05, 0.1), (0.05, 0.1))
+    assert interval((0.001, 99.0), (0.001, 0.1)) == 198.0
+
+
+def test_a_checkpoint_that_has_failed_is_requested_again_when_it_is_due():
+    tracker = CheckpointTracker(10, NOW)
+    assert tracker.request_if_due(3, NOW + 10)
+    failed = status("a", 1, error="disk full")
+    assert collect(tracker, failed, hosts="a", now=NOW + 12) == [True]
+    assert (tracker.requested, tracker.next_deadline()) == (0, NOW + 22)
+
+
+def test_a_result_that_is_known_already_replaces_none():
+    tracker = CheckpointTracker(0, NOW)
+    older = CheckpointResult(generation=3, number=9, step=8)
+    newer = CheckpointResult(generation=4, number=1, step=9)
+    tracker.on_reported_result(older)
+    tracker.on_reported_result(newer)
+    assert tracker.result == newer
+    tracker.on_reported_result(older)
+    tracker.on_reported_result(replace(newer, error="another word"))
+    assert tracker.result == newer

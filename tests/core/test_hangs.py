@@ -56,6 +56,14 @@ def test_whoever_has_murmured_for_long_and_then_works_is_seen_to_work():
     assert verdict_after(50, phase_kind=PhaseKind.USER, cpu_s=cpu_s) == ""
 
 
+def test_a_worker_that_has_worked_and_then_does_nothing_hangs():
+    def cpu_s(look):
+        return min(look * LOOK_S, 20.0)
+
+    assert verdict_after(49.5, phase_kind=PhaseKind.USER, cpu_s=cpu_s) == ""
+    assert verdict_after(51, phase_kind=PhaseKind.USER, cpu_s=cpu_s).startswith("did nothing for 3")
+
+
 def together(seconds, **cpu_s):
     """What a watch over workers that wait for each other says of them after so long."""
     watch, says = HangDetector(user_s=3.0, together=True), {}

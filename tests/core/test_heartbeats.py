@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +96,54 @@ def test_no_one_is_woken_for_hosts_that_were_heard_since() -> None:
     assert beats.next_deadline() == 5.0
     assert beats.suspects(5.0) == ["b"]
     assert beats.next_deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("gaps", "patience"),
+    [
+        ([], 2.0),  # a quarter of the interval is taken for its deviation
+        ([1.0], 1.75),
+        ([0.1], 1.75),  # an early report counts as one interval
+        ([3.0], 4.0),
+        ([1.0, 1.0], 1.5625),
+        ([3.0, 1.0], 3.53125),
+    ],
+)
+def test_the_deadline_is_the_mean_gap_and_four_deviations(
+    gaps: list[float], patience: float
+) -> None:
+    beats = Heartbeats(interval_s=1.0, floor_s=0.5)
+    for time in itertools.accumulate(gaps, initial=0.0):
+        beats.record("a", time)
+    assert beats.deadline_of("a") - sum(gaps) == pytest.approx(patience)
+    floored = Heartbeats(interval_s=1.0, floor_s=10.0)
+    floored.record("a", 5.0)
+    assert floored.deadline_of("a") == 15.0
+
+
+def test_a_host_that_is_not_known_is_not_suspected() -> None:
+    beats, now = watched([])
+    beats.shorten_deadline("b", now)
+    beats.remove("b")
+    beats.remove("a")
+    beats.shorten_deadline("a", now)
+    beats.resume("a", [1.0])
+    assert beats.next_deadline() is None
+    assert beats.suspects(1e3) == []
+
+
+def test_a_lost_connection_that_is_known_before_the_deadline_moves_it_to_no_later_time() -> None:
+    beats, now = watched([1.0] * 5)
+    beats.shorten_deadline("a", now + 50.0)
+    assert beats.deadline_of("a") == now + 3.0
+    assert beats.suspects(now + 3.0) == ["a"]
+
+
+def test_a_host_that_is_heard_again_may_be_suspected_again() -> None:
+    beats, now = watched([1.0] * 5)
+    assert beats.suspects(now + 3.0) == ["a"]
+    assert beats.next_deadline() is None
+    beats.record("a", now + 4.0)
+    due = beats.deadline_of("a")
+    assert beats.next_deadline() == due
+    assert beats.suspects(due) == ["a"]

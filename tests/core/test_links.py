@@ -114,6 +114,16 @@ def test_an_agent_probes_the_worker_that_one_of_its_own_has_reported():
     assert agent.handle(PeerReported(0, peer=1, is_broken=True), 1.4) == []
 
 
+def test_an_agent_forgets_in_a_new_generation_what_it_has_reported_of_links():
+    agent = running_agent()
+    agent.handle(PeerReported(1, peer=1, is_broken=True), 1.0)
+    agent.handle(ProbeCompleted(-1, is_reached=False), 1.3)
+    again = DesiredState(generation=2, stage=Stage.HALT, ranks=(0,), members={0: "a", 1: "b"})
+    agent.handle(DesiredStateReceived(again), 1.5)
+    (*_, sent) = agent.handle(WorkerHalted(0, 2, 3, 0), 1.6)
+    assert (sent.status.generation, sent.status.severed) == (2, {})
+
+
 def coordinator():
     """A coordinator of three hosts, which train in generation 1."""
     policy = RecoveryPolicy(world_size=3, min_workers=1, start_workers=3)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.actions import GenerationOpened
-from holdfast.core.membership import Membership, place
+from holdfast.core.membership import Membership, in_words, place
 from holdfast.core.policy import RecoveryPolicy
-from holdfast.core.protocol import Eviction, Failure, Status
+from holdfast.core.protocol import Cap, Eviction, Failure, Standby, Status
 
 
 def test_neighbours_share_a_host() -> None:
@@ -194,3 +195,152 @@ def test_members_with_too_little_memory_together_wait_for_one_that_is_absent() -
     assert not members.lacks_workers
     capped(members, 3, shards=1)
     assert not members.can_compute
+
+
+def test_a_status_that_comes_late_is_not_recorded_and_a_repeated_one_is() -> None:
+    members = membership(min_workers=4)
+    assert members.join(Status(host="a", number=5, capacity=2))
+    assert not members.join(Status(host="a", number=4, capacity=4))
+    assert members.join(Status(host="a", number=5, capacity=3))
+    assert members.statuses["a"].capacity == 3
+    members.check_invariants(is_known=True)
+
+
+def test_a_host_that_took_part_and_is_no_member_is_fenced() -> None:
+    standbys = {1: Standby(host="b", eviction=slow(1))}
+    caps = {2: Cap(host="c", shards=0), 0: Cap(host="d", shards=2)}
+    newest = GenerationOpened(4, {0: "a"}, standbys=standbys, caps=caps)
+    members = Membership(RecoveryPolicy(world_size=3, min_workers=1), newest, now=0.0)
+
+    def is_fenced(host: str, generation: int) -> bool:
+        return members.is_fenced(Status(host=host, number=0, generation=generation))
+
+    assert [host for host in "abcde" if is_fenced(host, 4)] == ["d", "e"]
+    assert not is_fenced("e", 0)
+    members.join(Status(host="e", number=0))
+    assert not is_fenced("e", 4)
+    assert members.fence(["b"])
+    assert not members.fence(["e", "x"])
+    assert [is_fenced(host, 0) for host in "abex"] == [False, True, True, True]
+
+
+def test_capacity_that_joins_waits_for_a_last_call_and_what_makes_it_full_does_not() -> None:
+    policy = RecoveryPolicy(world_size=3, min_workers=1, last_call_s=0.5)
+    members = Membership(policy, GenerationOpened(0, {}), now=0.0)
+    members.join(Status(host="a", number=0, capacity=1))
+    assert not members.is_resize_due(1.0)
+    assert members.next_deadline() == 1.5
+    assert not members.is_resize_due(1.4)
+    assert members.is_resize_due(1.5)
+    members.join(Status(host="b", number=0, capacity=1))
+    members.reassign_ranks(1.5, restart_all=False)
+    assert members.members == {0: "a", 1: "b"}
+    assert not members.is_resize_due(1.5)
+    assert members.next_deadline() is None
+    members.join(Status(host="c", number=0, capacity=1))
+    assert members.is_resize_due(1.6), "with it the world is full"
+
+
+def test_a_world_that_lost_workers_grows_after_a_delay_if_the_others_are_enough() -> None:
+    def grown(min_workers: int) -> Membership:
+        members = membership(min_workers, regrow_delay_s=9.0)
+        members.remove({3: None})
+        members.delay_growth(1.0)
+        members.reassign_ranks(1.0, restart_all=False)
+        return members
+
+    members = grown(min_workers=3)
+    assert list(members.members) == [0, 1, 2]
+    assert not members.is_resize_due(2.0)
+    assert members.next_deadline() == 10.0
+    assert members.is_resize_due(10.0)
+    members.reassign_ranks(10.0, restart_all=False)
+    assert list(members.members) == [0, 1, 2, 3]
+    assert list(grown(min_workers=4).members) == [0, 1, 2, 3], "three are too few"
+
+
+def test_a_run_ends_where_too_few_workers_join_in_time() -> None:
+    policy = RecoveryPolicy(world_size=3, min_workers=2, join_timeout_s=60.0)
+    members = Membership(policy, GenerationOpened(0, {}), now=1.0)
+    assert members.next_deadline() == 61.0
+    assert members.join_timeout(60.9) == ""
+    assert members.join_timeout(61.0) == "only 0 of 2 required workers joined within 60 s"
+    for host in "ab":
+        members.join(Status(host=host, number=0, capacity=1))
+    members.reassign_ranks(20.0, restart_all=False)
+    assert members.join_timeout(99.0) == ""
+    assert members.next_deadline() is None
+    members.fence(["b"])
+    members.reassign_ranks(30.0, restart_all=False)
+    assert members.missing() == "1 more worker (1 of 2 joined)"
+    assert members.join_timeout(89.9) == ""
+    assert members.join_timeout(90.0) == "only 1 of 2 required workers joined within 60 s"
+    members.on_recovered()
+    assert members.join_timeout(99.0) == ""
+
+
+def test_a_run_ends_where_its_workers_have_too_little_memory_and_none_joins() -> None:
+    policy = RecoveryPolicy(world_size=2, min_workers=1, num_shards=8, join_timeout_s=60.0)
+    caps = {0: Cap(host="a", shards=7)}
+    members = Membership(policy, GenerationOpened(1, {0: "a"}, caps=caps), now=0.0)
+    assert members.lacks_workers
+    assert members.missing() == "1 more worker (1 of 2 joined)"
+    assert members.join_timeout(60.0) == (
+        "the workers have too little memory for all shards, and no other one joined within 60 s"
+    )
+    caps = {0: Cap(host="a", shards=8)}
+    assert not Membership(policy, GenerationOpened(1, {0: "a"}, caps=caps), 0.0).lacks_workers
+
+
+def test_a_run_begins_with_more_workers_than_it_needs_later() -> None:
+    policy = RecoveryPolicy(world_size=4, min_workers=1, start_workers=3)
+    members = Membership(policy, GenerationOpened(0, {}), now=0.0)
+    members.join(Status(host="a", number=0, capacity=2))
+    assert members.missing() == "3 more workers (0 of 3 joined)"
+    assert not members.is_resize_due(9.0)
+    members.on_resumed()
+    assert members.missing() == "1 more worker (0 of 1 joined)"
+
+
+def test_members_are_unlike_where_a_fact_of_the_first_differs() -> None:
+    newest = GenerationOpened(1, {0: "a", 1: "b", 2: "c"})
+    facts = {"a": {"torch": "2.1", "cpu": "x"}, "b": {"torch": "2.2"}, "c": {"torch": "2.1"}}
+
+    def unlike(**more: Any) -> dict[str, str]:
+        members = Membership(RecoveryPolicy(world_size=3, min_workers=3, **more), newest, 0.0)
+        for host, numerics in facts.items():
+            state = {2: 5} if host == "c" else {}
+            members.join(Status(host=host, number=0, numerics=numerics, committed=state))
+        members.join(Status(host="d", number=0, numerics={"torch": "9"}))
+        return members.unlike()
+
+    assert unlike() == {"b": "its torch is 2.2, but 2.1 on c"}
+    assert unlike(allows_unlike_hosts=True) == {}
+    facts["c"] = {"torch": "2.1", "cpu": "x"}
+    assert unlike() == {"b": "its torch is 2.2, but 2.1, cpu is unknown, but x on c"}
+
+
+def test_addresses_are_those_of_hosts_of_the_generation() -> None:
+    newest = GenerationOpened(1, {0: "b", 1: "a", 2: "c"})
+    members = Membership(RecoveryPolicy(world_size=3, min_workers=3), newest, now=0.0)
+    for rank, host in ((1, "a"), (0, "b"), (3, "d")):
+        members.join(Status(host=host, number=0, addresses={rank: f"{host}:1"}))
+    assert [status.host for status in members.of_generation] == ["b", "a"]
+    assert members.addresses == {0: "b:1", 1: "a:1"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        ({}, ""),
+        ({"a": (0,)}, "rank 0 on a"),
+        ({"a": (0, 1), "b": (2,)}, "ranks 0, 1 on a and rank 2 on b"),
+        ({host: (0,) for host in "abc"}, "rank 0 on a and rank 0 on b and rank 0 on c"),
+        (
+            {host: (0,) for host in "abcde"},
+            "rank 0 on a and rank 0 on b and rank 0 on c and 2 more hosts",
+        ),
+    ],
+)
+def test_ranks_in_words_name_three_hosts(hosts: dict[str, tuple[int, ...]], words: str) -> None:
+    assert in_words(hosts) == words

@@ -115,6 +115,59 @@ def test_hosts_that_are_lost_together_are_named_together():
     assert reachability.lost(1.3 + SETTLE_S) == ["a", "b"]
 
 
+def test_without_a_witness_the_coordinator_decides():
+    reachability = Reachability(TIMEOUT_S, {})
+    statuses = {"a": Status(host="a", number=1), "b": status("b")}
+    ((probe, witness),) = reachability.probes_due(["b"], statuses, 10.0)
+    assert witness == ""
+    reachability.on_probed(probe.number, 10.3, is_reached=False)
+    assert reachability.next_deadline() == 10.3 + SETTLE_S
+    assert reachability.lost(10.3) == []
+    assert reachability.lost(10.3 + SETTLE_S) == ["b"]
+
+
+def test_a_host_that_is_suspected_itself_is_no_witness():
+    reachability = Reachability(TIMEOUT_S, {})
+    probes = reachability.probes_due(["b", "c"], STATUSES, 10.0)
+    assert [witness for _, witness in probes] == ["a", "a"]
+    assert len(reachability.probes_by("a")) == 2
+    assert reachability.probes_by("c") == ()
+    assert list(reachability.suspected) == ["b", "c"]
+
+
+def test_only_the_newest_answer_of_the_witness_counts(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.1, is_reached=False)
+    reachability.on_heard(status("a", probed={number: True}), 10.2)
+    reachability.on_heard(status("c", probed={number - 1: True}), 10.2)
+    assert len(reachability.probes_by("c")) == 1
+    witnessed(reachability, number, 10.3, is_reached=True)
+    reachability.on_heard(status("c", probed={number: False}), 10.4)
+    assert reachability.next_deadline() == 10.0 + TIMEOUT_S
+
+
+def test_a_host_is_probed_once_until_it_is_due_again(suspected):
+    reachability, number = suspected
+    assert reachability.probes_due(["b"], STATUSES, 10.05)[0][0].number > number
+    assert reachability.probes_due([], STATUSES, 10.1) == []
+    reachability.remove("b")
+    assert list(reachability.suspected) == []
+    assert reachability.next_deadline() is None
+
+
+def test_a_successor_numbers_its_probes_higher():
+    first = Reachability(TIMEOUT_S, {})
+    ((before, _),) = first.probes_due(["b"], STATUSES, 10.0)
+    ((after, _),) = Reachability(TIMEOUT_S, {}).probes_due(["b"], STATUSES, 10.001)
+    assert 0 < before.number < after.number
+
+
+def test_the_address_that_a_host_has_reported_is_the_newest():
+    reachability = Reachability(TIMEOUT_S, {"a": "old:1", "z": "z:1"})
+    probes = [probe for probe, _ in reachability.probes_due(["a", "z"], STATUSES, 1.0)]
+    assert [probe.address for probe in probes] == ["a:1", "z:1"]
+
+
 def coordinator():
     """A coordinator of three hosts, in generation 1."""
     policy = RecoveryPolicy(world_size=3, min_workers=1, start_workers=3, heartbeat_timeout_s=2.0)

@@ -51,3 +51,57 @@ def test_the_budget_forgets_old_failures() -> None:
     assert budget.admit(1.0)
     assert budget.admit(10.5), "the first is forgotten"
     assert not budget.admit(10.6)
+
+
+def test_a_failure_is_forgotten_after_the_whole_window() -> None:
+    budget = SlidingWindow(max_failures=1, window_s=10.0)
+    assert budget.admit(0.0)
+    assert not budget.admit(9.5)
+    assert budget.admit(19.5)
+
+
+@pytest.mark.parametrize(
+    ("max_failures", "reason"),
+    [
+        (0, "b was lost"),
+        (1, "b was lost; restart budget exhausted: more than 1 failures in 60 s"),
+        (2, ""),
+    ],
+)
+def test_a_run_ends_after_more_losses_than_it_tolerates(max_failures, reason):
+    policy = dataclasses.replace(POLICY, max_failures=max_failures, window_s=60.0)
+    budget = RestartBudget(policy, 0.0)
+    if max_failures:
+        assert budget.on_loss("a was lost", 1.0) == ""
+    assert budget.on_loss("b was lost", 2.0) == reason
+
+
+RAISED = Failure(cause="raised ValueError: a", repeatable=True)
+
+
+def test_where_steps_are_not_known_only_failures_soon_after_the_start_are_repeats():
+    policy = dataclasses.replace(POLICY, max_repeats=1, repeat_window_s=10.0)
+    budget = RestartBudget(policy, 0.0)
+    assert not budget.on_failure(0, RAISED, None, 9.0)
+    budget.on_resumed(20.0)
+    assert not budget.on_failure(0, RAISED, None, 30.0)  # it worked for long enough
+    budget.on_resumed(40.0)
+    assert budget.on_failure(0, RAISED, None, 49.9) == (
+        "rank 0 raised ValueError: a; 2 failures within 10 s of the start"
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_repeats", "restart_all", "reason"),
+    [
+        (0, False, ""),
+        (1, False, "rank 1 raised ValueError: a; 2 failures without a step in between"),
+        (1, True, "rank 1 raised ValueError: a; 2 failures without a checkpoint in between"),
+        (2, False, ""),
+    ],
+)
+def test_a_run_tolerates_so_many_failures_without_progress(max_repeats, restart_all, reason):
+    policy = dataclasses.replace(POLICY, max_repeats=max_repeats, restart_all=restart_all)
+    budget = RestartBudget(policy, 0.0)
+    assert not budget.on_failure(0, RAISED, 5, 1.0)
+    assert budget.on_failure(1, RAISED, 5, 2.0) == reason

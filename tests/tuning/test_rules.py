@@ -73,3 +73,65 @@ def test_median_stops_what_is_below_the_running_averages_of_complete_trials():
 
 def test_no_rule_stops_nothing():
     assert stopped(StopRule(), [[0.9], [0.1]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ([0.1, 0.1, 0.45], ""),  # as good as the median
+        ([0.45, 0.1, 0.1], ""),  # its best counts, whenever it was
+        ([0.1, 0.1, 0.44], "below the median of 4 trials until epoch 3"),
+    ],
+)
+def test_median_compares_the_best_value_with_averages_until_the_same_epoch(last, reason):
+    others = [[0.3, 0.3, 0.3, 9.0], [0.4, 0.2, 0.6], [0.5] * 3, [0.4, 0.6, 0.8]]  # 0.3 … 0.6
+    assert stopped(StopRule(name="median"), [*others, last], range(4)) == reason
+
+
+def test_median_stops_nothing_before_its_first_epoch():
+    rule = StopRule(name="median", min_epochs=2)
+    others = [[0.5, 0.5]] * 4
+    assert stopped(rule, [*others, [0.1]], range(4)) == ""
+    assert stopped(rule, [*others, [0.1, 0.1]], range(4)) != ""
+
+
+def test_median_counts_complete_trials_that_were_evaluated_by_then_and_not_itself():
+    rule = StopRule(name="median", min_trials=1)
+    curves = {0: [(4, 0.9)], 1: [(2, 0.1), (3, 0.1)]}
+    assert reason_to_stop(rule, 1, curves, [0, 1], EPOCHS) == ""
+    curves[1].append((4, 0.1))
+    assert reason_to_stop(rule, 1, curves, [0, 1], EPOCHS) == (
+        "below the median of 1 trials until epoch 4"
+    )
+    assert reason_to_stop(rule, 1, curves, [1], EPOCHS) == ""
+
+
+def test_a_rung_counts_once_and_by_the_first_score_from_it_on():
+    best = [(1, 0.1), (4, 0.9), (5, 0.1)]
+    assert reason_to_stop(ASHA, 1, {0: best, 1: [(2, 0.2), (3, 0.2)]}, (), EPOCHS) == (
+        "2 of 2 at epoch 3, where 1 continue"
+    )
+    passed = [(1, 0.9), (3, 0.9), (4, 0.1)]
+    assert reason_to_stop(ASHA, 1, {0: best, 1: passed}, (), EPOCHS) == ""
+
+
+def test_a_rung_keeps_one_in_eta():
+    halves = StopRule(name="asha", eta=2)
+    assert stopped(halves, [[1], [2], [3], [2.5]]) == ""
+    assert stopped(halves, [[1], [2], [3], [1.5]]) == "3 of 4 at epoch 1, where 2 continue"
+
+
+def test_hyperband_has_its_first_rung_later_in_every_bracket():
+    rule = StopRule(name="hyperband")
+    of = brackets(rule, EPOCHS)
+    assert of == [*[0] * 27, *[1] * 12, *[2] * 6, *[3] * 4]
+    for first, rung in ((0, 1), (27, 3), (39, 9)):
+        numbers = (first, first + len(of))  # of the same bracket in two rounds
+        curves = {numbers[0]: [(e, 0.9) for e in range(1, rung + 1)]}
+        curves[numbers[1]] = [(e, 0.1) for e in range(1, rung)]
+        if curves[numbers[1]]:
+            assert reason_to_stop(rule, numbers[1], curves, (), EPOCHS) == ""
+        curves[numbers[1]].append((rung, 0.1))
+        assert reason_to_stop(rule, numbers[1], curves, (), EPOCHS) == (
+            f"2 of 2 at epoch {rung}, where 1 continue"
+        )
