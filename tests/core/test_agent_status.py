@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.core.actions import (
     Abort,
+    FindCheckpoint,
     KillWorker,
     ProbeHost,
     RemovePartialCheckpoints,
@@ -124,6 +125,11 @@ def test_a_host_without_a_state_reports_its_checkpoint_until_it_trains():
     assert status_of(machine).newest_checkpoint == found
     machine.handle(desired(Stage.RUN), 0.0)
     assert status_of(machine).newest_checkpoint is None
+    machine.handle(desired(generation=2), 0.0)
+    again = [machine.handle(WorkerHalted(rank, 2, None, 0), 0.0) for rank in (0, 1)]
+    assert again == [[], [FindCheckpoint(2)]]
+    assert machine.handle(WorkerHalted(1, 2, None, 0), 0.0) == []  # the same report again
+    assert machine.stage == Stage.IDLE
 
 
 def test_workers_that_have_all_halted_resume_once():
@@ -153,6 +159,7 @@ def test_a_failure_is_reported_at_once_and_wakes_the_others():
     actions = machine.handle(WorkerExited(1, 2, killed), 0.5)
     assert others(actions) == [Abort(2)]
     assert [status.failed for status in statuses(actions)] == [{1: killed}]
+    assert machine.failed == {1: killed}
     machine.handle(desired(generation=2), 0.6)
     assert status_of(machine).failed == {}
 
@@ -196,6 +203,11 @@ def test_a_checkpoint_that_some_workers_have_begun_is_lost_with_the_generation()
     for event in (desired(generation=2), *halted):
         machine.handle(event, 0.0)
     assert status_of(machine).lost_checkpoint
+    again = [WorkerHalted(rank, 3, committed=8, reduced_step=0) for rank in (0, 1)]
+    for event in (desired(Stage.RUN, 2), desired(generation=3), *again):
+        machine.handle(event, 0.0)
+    assert machine.stage == Stage.HALT
+    assert not status_of(machine).lost_checkpoint
 
 
 def test_workers_that_finish_are_reported_with_the_newest_result():

@@ -47,3 +47,9 @@ def test_more_failures_mean_more_checkpoints_and_time_without_one_fewer():
 def test_the_interval_has_limits():
     assert saved(0.001, write_s=60.0).seconds(0.0) == 120.0
     assert saved(100.0).seconds(0.0) == MAX_S
+
+
+def test_the_interval_depends_on_the_time_since_the_start_and_not_on_the_clock():
+    late = CheckpointInterval(None, now=5e6)
+    late.on_saved(0.05, 0.1)
+    assert late.seconds(5e6 + 9.0) == pytest.approx(saved(0.05).seconds(9.0))

@@ -189,3 +189,11 @@ def test_a_result_that_is_known_already_replaces_none():
     tracker.on_reported_result(older)
     tracker.on_reported_result(replace(newer, error="another word"))
     assert tracker.result == newer
+
+
+def test_drafts_of_two_generations_decide_nothing_together():
+    tracker = CheckpointTracker(0, NOW)
+    assert collect(tracker, status("a", 1)) == [False]
+    tracker.on_generation_opened()
+    assert collect(tracker, status("b", 1, generation=4)) == [False]
+    assert collect(tracker, status("a", 1, generation=4)) == [True]

@@ -90,6 +90,41 @@ def test_an_agent_reports_only_what_a_probe_has_shown():
     assert not peers.on_probed(probe.number, is_reached=False), "of a generation before"
 
 
+def test_an_agent_forgets_its_probes_with_the_generation():
+    peers = PeerProbes()
+    (old,) = peers.on_reported("b", "b:1", is_broken=True)
+    peers.clear()
+    (probe,) = peers.on_reported("b", "b:1", is_broken=False)
+    assert probe.number != old.number
+    assert not peers.on_probed(old.number, is_reached=False)
+    assert not peers.on_probed(probe.number, is_reached=True)
+    assert peers.severed == {}
+
+
+def test_the_result_of_a_probe_is_that_of_one_host():
+    peers = PeerProbes()
+    probes = [each for host in "bc" for each in peers.on_reported(host, "x:1", is_broken=False)]
+    assert peers.on_probed(probes[1].number, is_reached=False)
+    assert peers.severed == {"c": False}
+    assert peers.on_reported("b", "x:1", is_broken=False) == [], "its result is still to come"
+
+
+def test_a_new_generation_has_no_links_that_are_severed():
+    made = links(a={"b": False})
+    made.clear()
+    assert made.next_deadline() is None
+    made.on_status(Status(host="c", number=2, severed={"a": True}), 20.0)
+    assert made.next_deadline() == 20.0 + GRACE_S
+    assert made.decide(HOSTS, (), 20.0 + GRACE_S).fence == ()
+
+
+def test_a_link_that_is_back_leaves_others_to_decide():
+    made = links(a={"b": False}, c={"b": False})
+    made.on_status(Status(host="a", number=2), 10.5)
+    assert made.next_deadline() == 10.0 + GRACE_S
+    assert decided(made) == LinkDecision(fence=("c",), reason="cannot reach b")
+
+
 def running_agent():
     """The agent of host a in generation 1 with hosts a and b."""
     agent = AgentStateMachine("a", 1, 1.0, 0.0)

@@ -76,6 +76,7 @@ def test_a_slow_worker_goes_to_standby_though_each_worker_is_needed() -> None:
     assert list(members.members) == [0, 2, 3]
     assert members.standbys_of("a") == {1: slow(1)}
     assert not members.is_resize_due(1.0), "its rank is not given to another worker"
+    assert not members.is_resize_due(99.0), "nor later"
     assert not change(members, eviction=slow(1)), "the same report again"
 
 
@@ -224,6 +225,14 @@ def test_a_host_that_took_part_and_is_no_member_is_fenced() -> None:
     assert [is_fenced(host, 0) for host in "abex"] == [False, True, True, True]
 
 
+def test_a_host_has_the_ranks_of_its_members_and_those_on_standby() -> None:
+    standbys = {1: Standby(host="b", eviction=slow(1))}
+    newest = GenerationOpened(4, {0: "a"}, standbys=standbys)
+    members = Membership(RecoveryPolicy(world_size=2, min_workers=1), newest, now=0.0)
+    assert [host for host in "abc" if members.has_ranks(host)] == ["a", "b"]
+    assert list(members.hosts) == ["a", "b"]
+
+
 def test_capacity_that_joins_waits_for_a_last_call_and_what_makes_it_full_does_not() -> None:
     policy = RecoveryPolicy(world_size=3, min_workers=1, last_call_s=0.5)
     members = Membership(policy, GenerationOpened(0, {}), now=0.0)
@@ -335,9 +344,9 @@ def test_addresses_are_those_of_hosts_of_the_generation() -> None:
         ({}, ""),
         ({"a": (0,)}, "rank 0 on a"),
         ({"a": (0, 1), "b": (2,)}, "ranks 0, 1 on a and rank 2 on b"),
-        ({host: (0,) for host in "abc"}, "rank 0 on a and rank 0 on b and rank 0 on c"),
+        (dict.fromkeys("abc", (0,)), "rank 0 on a and rank 0 on b and rank 0 on c"),
         (
-            {host: (0,) for host in "abcde"},
+            dict.fromkeys("abcde", (0,)),
             "rank 0 on a and rank 0 on b and rank 0 on c and 2 more hosts",
         ),
     ],

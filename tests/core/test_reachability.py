@@ -96,6 +96,36 @@ def test_nothing_is_decided_before_the_result_of_the_probe(suspected):
     reachability, number = suspected
     witnessed(reachability, number, 10.3, is_reached=False)
     assert reachability.lost(10.0 + SLOW_LIMIT_S - EPSILON) == []
+    assert reachability.lost(10.0 + SLOW_LIMIT_S) == ["b"]
+
+
+def test_a_new_probe_is_decided_by_its_own_results(suspected):
+    reachability, number = suspected
+    witnessed(reachability, number, 10.1, is_reached=True)
+    reachability.on_probed(number, 10.2, is_reached=True)
+    ((probe, _),) = reachability.probes_due([], STATUSES, 12.2)
+    assert reachability.probes_by("c") == (probe,)
+    witnessed(reachability, probe.number, 12.3, is_reached=False)
+    assert reachability.next_deadline() == 10.0 + SLOW_LIMIT_S
+    reachability.on_probed(probe.number, 12.4, is_reached=False)
+    assert reachability.lost(12.4 + SETTLE_S) == ["b"]
+
+
+def test_a_late_result_leaves_the_witness_a_moment(suspected):
+    reachability, number = suspected
+    late = 10.0 + WITNESS_S - SETTLE_S / 2
+    reachability.on_probed(number, late, is_reached=False)
+    assert reachability.next_deadline() == late + SETTLE_S
+
+
+def test_a_host_that_is_slow_is_not_lost_with_others(suspected):
+    reachability, number = suspected
+    reachability.on_probed(number, 10.2, is_reached=True)
+    ((probe, _),) = reachability.probes_due(["a"], STATUSES, 11.0)
+    reachability.on_heard(status("c", probed={probe.number: False}), 11.1)
+    reachability.on_probed(probe.number, 11.2, is_reached=False)
+    assert reachability.next_deadline() == 11.2 + SETTLE_S
+    assert reachability.lost(11.2 + SETTLE_S) == ["a"]
 
 
 def test_a_host_without_an_address_is_lost_without_a_probe():

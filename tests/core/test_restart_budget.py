@@ -105,3 +105,9 @@ def test_a_run_tolerates_so_many_failures_without_progress(max_repeats, restart_
     budget = RestartBudget(policy, 0.0)
     assert not budget.on_failure(0, RAISED, 5, 1.0)
     assert budget.on_failure(1, RAISED, 5, 2.0) == reason
+
+
+def test_a_failure_from_outside_is_no_reason_to_end():
+    budget = RestartBudget(dataclasses.replace(POLICY, max_repeats=1), 0.0)
+    reasons = [budget.on_failure(0, Failure(cause="was killed"), 5, 1.0) for _ in range(5)]
+    assert reasons == [""] * 5

@@ -94,3 +94,14 @@ def test_what_one_reader_of_a_host_could_not_verify_none_of_it_has():
     assert whole_on(hosts, members, (7, 7, 7, 7)) == (7, 7, 7, 7)
     assert whole_on(hosts, members, (7, NONE, 7, 7)) == (NONE, NONE, 7, 7)
     assert whole_on(hosts, members, (NONE, 7, 7, NONE)) == (NONE,) * 4
+
+
+def test_the_newest_checkpoint_is_offered_first_in_whatever_order_they_are_found():
+    member = RestoreAgreement([2, 3, 1])
+    offers = []
+    for _ in range(3):
+        offers.append(member.offer)
+        member.on_offers([member.offer])
+        member.on_digests([NONE])
+    assert (offers, member.offer) == ([3, 2, 1], NONE)
+    assert member.skipped == [3, 2, 1]

@@ -190,3 +190,19 @@ def test_each_reason_is_given():
         "12": (Reason.BEST,),
         "10": (Reason.EVERY,),
     }
+
+
+def test_the_best_is_that_of_the_newest_verified_one():
+    found = [
+        FoundCheckpoint(name="5", step=5),
+        FoundCheckpoint(name="4", step=4, condition=Condition.VERIFIED, best_step=2),
+        FoundCheckpoint(name="3", step=3, condition=Condition.VERIFIED, best_step=2),
+        FoundCheckpoint(name="2", step=2),
+    ]
+    kept = reasons(found, RetentionPolicy(last=2, has_best=True))
+    assert kept == {"5": (Reason.LAST,), "4": (Reason.LAST,), "2": (Reason.BEST,)}
+
+
+def test_nothing_is_quarantined_before_all_is_known():
+    decision = decide([FoundCheckpoint(name="5", step=5)], RetentionPolicy(last=1))
+    assert (decision.verify, decision.delete, decision.has_verified) == ("5", (), False)

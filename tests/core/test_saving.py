@@ -87,3 +87,27 @@ def test_a_snapshot_is_dropped_once_workers_resume():
     saving.on_staged(PartStaged(0, 1, CheckpointPart(number=1, step=7, count=1, in_memory=True)))
     saving.begin_generation(2)
     assert saving.write_snapshot() == []
+
+
+def test_nothing_that_is_staged_of_an_older_generation_is_written_once_workers_resume():
+    saving = Saving()
+    saving.begin_generation(2)
+    alone = replace(PART, count=1)
+    assert saving.on_staged(PartStaged(0, 1, alone)) == []
+    assert not saving.is_incomplete
+    assert saving.on_staged(PartStaged(0, 2, alone)) == [PrepareCheckpoint(2, {0: alone})]
+
+
+def test_a_draft_waits_for_no_result_after_its_generation():
+    saving, draft = Saving(), Draft(number=1, step=8)
+    saving.on_prepared(draft)
+    saving.end_generation()
+    assert saving.draft is None
+    assert saving.on_result(result_of(draft)) == []
+
+
+def test_parts_are_written_in_the_order_of_their_ranks():
+    saving = Saving()
+    saving.on_staged(PartStaged(1, 1, PART))
+    (prepare,) = saving.on_staged(PartStaged(0, 1, PART))
+    assert list(prepare.parts) == [0, 1]

@@ -78,13 +78,13 @@ def test_no_rule_stops_nothing():
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
-        ([0.1, 0.1, 0.45], ""),  # as good as the median
-        ([0.45, 0.1, 0.1], ""),  # its best counts, whenever it was
-        ([0.1, 0.1, 0.44], "below the median of 4 trials until epoch 3"),
+        ([0.1, 0.1, 0.5], ""),  # as good as the median
+        ([0.5, 0.1, 0.1], ""),  # its best counts, whenever it was
+        ([0.1, 0.1, 0.49], "below the median of 4 trials until epoch 3"),
     ],
 )
 def test_median_compares_the_best_value_with_averages_until_the_same_epoch(last, reason):
-    others = [[0.3, 0.3, 0.3, 9.0], [0.4, 0.2, 0.6], [0.5] * 3, [0.4, 0.6, 0.8]]  # 0.3 … 0.6
+    others = [[0.25, 0.25, 0.25, 9.0], [0.5] * 3, [0.25, 0.5, 0.75], [0.75] * 3]
     assert stopped(StopRule(name="median"), [*others, last], range(4)) == reason
 
 
@@ -125,6 +125,8 @@ def test_hyperband_has_its_first_rung_later_in_every_bracket():
     rule = StopRule(name="hyperband")
     of = brackets(rule, EPOCHS)
     assert of == [*[0] * 27, *[1] * 12, *[2] * 6, *[3] * 4]
+    apart = {0: [(1, 0.9), (3, 0.9)], 27: [(3, 0.1)]}  # of different brackets
+    assert reason_to_stop(rule, 27, apart, (), EPOCHS) == ""
     for first, rung in ((0, 1), (27, 3), (39, 9)):
         numbers = (first, first + len(of))  # of the same bracket in two rounds
         curves = {numbers[0]: [(e, 0.9) for e in range(1, rung + 1)]}

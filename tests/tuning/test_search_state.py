@@ -137,6 +137,11 @@ def test_what_a_later_version_adds_to_a_line_is_left_out():
     assert parsed(entry) == Started(trial=3)
 
 
+def test_a_line_may_leave_out_what_is_not_known():
+    ended = parsed({"event": "ended", "trial": 0, "status": "failed"})
+    assert (ended.steps, ended.seconds, ended.weights_sha256, ended.error) == (0, None, None, "")
+
+
 @pytest.mark.parametrize(
     ("value", "of_max", "of_min"),
     [
@@ -237,10 +242,10 @@ def test_a_trial_that_searches_its_epochs_is_complete_after_them(epoch, stops):
 
 def test_the_median_is_that_of_the_trials_that_have_finished():
     median = StopRule(name="median", min_trials=2)
-    ends = ["finished", "stopped", "failed", "finished"]
+    ends = ["finished", "stopped", "failed", "finished", "finished"]
     lines = [line for n, end in enumerate(ends) for line in lines_of(n, 0.5, status=end)]
-    state = SearchState(plan(trials=9, stop=median), [*lines, *lines_of(4, 0.1, ends=False)])
-    assert state.reason_to_stop(4) == "below the median of 2 trials until epoch 1"
+    state = SearchState(plan(trials=9, stop=median), [*lines, *lines_of(5, 0.1, ends=False)])
+    assert state.reason_to_stop(5) == "below the median of 3 trials until epoch 1"
     one = [*lines_of(0, 0.5), *lines_of(1, 0.5, status="stopped"), *lines_of(2, 0.5, ends=False)]
     state = SearchState(plan(trials=9, stop=median), [*one, *lines_of(3, 0.1, ends=False)])
     assert state.reason_to_stop(3) == ""
@@ -268,6 +273,7 @@ def fork_of(trial, parent, replaces):
 def test_a_trial_of_a_population_pauses_at_the_end_of_its_generation():
     state = SearchState(plan(trials=1, epochs=5, every=2), [Asked(trial=0, values={})])
     (trial,) = state.trials
+    assert (trial.paused, trial.paused_steps, trial.first_epoch) == (0, 0, 0)
     assert (state.segment_end, state.may_start(trial)) == (2, True)
     train(state, 0, 2, 0.1)
     assert (trial.paused, trial.paused_steps, trial.starts) == (2, 20, 0)

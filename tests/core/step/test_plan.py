@@ -54,6 +54,7 @@ def test_survivors_of_a_job_with_idle_workers_may_be_more_than_its_shards():
 
 def test_work_items_are_shards_or_one_leaf_a_worker():
     plan = Plan.even(4, 2)
+    assert WorkItem.of_shard(2) == WorkItem(2, range(2, 3))
     assert plan.work_items(1) == [WorkItem.of_shard(2), WorkItem.of_shard(3)]
     assert plan.merged_work_items(1, 2) == [WorkItem(1, range(2, 4))]
 
