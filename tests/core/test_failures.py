@@ -7,6 +7,7 @@ from holdfast.core.failures import (
     Exit,
     Report,
     describe,
+    is_state_untrusted,
     judge,
     memory_advice,
     root_cause,
@@ -138,6 +139,7 @@ def test_which_exits_are_expected(end, expected):
         (exit_of(1, after_failure=True), True),
         (exit_of(1, after_failure=True, report=RAISED), True),
         (exit_of(-6, after_failure=True), True),
+        (exit_of(0, after_failure=True), False),
         (exit_of(-9, after_failure=True), False),
         (exit_of(-9, after_failure=True, hung="did nothing for 3.0 s"), False),
         (exit_of(1, after_failure=True, report=Report(error="JobError", message="")), False),
@@ -153,3 +155,11 @@ def test_the_root_cause_is_the_first_failure_that_no_other_has_caused():
     caused, killed = Failure(cause="exited 1", is_cascading=True), Failure(cause="was killed")
     assert root_cause({0: caused, 3: killed, 1: killed}) == (3, killed)
     assert root_cause({0: caused}) is None
+
+
+def test_one_failure_may_leave_no_state_to_be_trusted():
+    killed = Failure(cause="was killed")
+    wrong = Failure(cause="has another weight", state_untrusted=True)
+    assert is_state_untrusted({0: killed, 1: wrong})
+    assert not is_state_untrusted({0: killed})
+    assert not is_state_untrusted({})

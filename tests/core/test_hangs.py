@@ -124,3 +124,21 @@ def test_a_stopped_worker_hangs_though_others_work():
         stopped = Observation(phase_kind=PhaseKind.USER, since=5.0, cpu_s=1.0, stopped=True)
         says = watch.see({1: works, 2: stopped}, look * LOOK_S)
     assert says == {2: "was stopped for 1.0 s"}
+
+
+def test_the_longest_of_the_last_phases_counts_whatever_came_after_it():
+    watch = HangDetector(user_s=1.0)
+
+    def hangs(look):
+        since = 0.0 if look < 20 else 2.0 if look < 25 else 2.5
+        seen = Observation(phase_kind=PhaseKind.USER, since=100 + since, cpu_s=1.0, stopped=False)
+        # While the first phase lasts, it uses the processor.
+        if look < 20:
+            seen = Observation(
+                phase_kind=PhaseKind.USER, since=100.0, cpu_s=look * LOOK_S, stopped=False
+            )
+        return bool(watch.see({1: seen}, 100 + look * LOOK_S))
+
+    looks = {look: hangs(look) for look in range(100)}
+    assert not any(looks[look] for look in range(84))  # 2.5 s, and three times 2 s
+    assert all(looks[look] for look in range(86, 100))

@@ -238,3 +238,26 @@ def test_the_search_finds_what_would_be_wrong_without_the_barrier_before_a_commi
     found = problems(reachable(SUMS, BLOCKS))
     assert found["done again"] > 0
     assert found["stuck"] > 0
+
+
+def test_a_new_worker_takes_its_state_from_its_host_though_others_come_first() -> None:
+    reports = [halted("a", {0: 7, 1: 7}), halted("b", {2: 7})]
+    assert choose_resume_point(TWO_HOSTS, reports).donors == {0: 0, 1: 1, 2: 2, 3: 2}
+
+
+def test_the_order_of_reports_does_not_matter() -> None:
+    reports = [halted("b", {3: 7, 2: 7}), halted("a", {1: 7})]
+    start = choose_resume_point({**TWO_HOSTS, 4: "c", 5: "c"}, reports)
+    again = choose_resume_point({**TWO_HOSTS, 4: "c", 5: "c"}, reports[::-1])
+    assert start == again
+    assert start.donors == {0: 1, 1: 1, 2: 2, 3: 3, 4: 2, 5: 3}
+
+
+def test_what_is_left_of_a_rank_that_runs_elsewhere_now_is_not_taken() -> None:
+    start = choose_resume_point(TWO_HOSTS, [left("a", {2: 9, 1: 7, 0: 7})])
+    assert (start.step, start.donors) == (7, {0: 0, 1: 1, 2: 0, 3: 1})
+
+
+def test_what_is_left_is_as_new_as_a_checkpoint_of_the_same_step() -> None:
+    start = choose_resume_point(ONE_HOST, [left("a", {1: 4}, checkpoint=4)])
+    assert (start.step, start.donors, start.checkpoint) == (4, {0: 1, 1: 1, 2: 1}, None)
