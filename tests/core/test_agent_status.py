@@ -288,3 +288,16 @@ def test_workers_that_have_finished_exit_by_themselves():
     assert agent(*RUNNING, *finished).handle(end, 0.0) == [ShutDownAgent("")]
     kills = [Abort(2), KillWorker(0, 1), KillWorker(1, 2), ShutDownAgent("")]
     assert agent(*RUNNING, *finished[:1]).handle(end, 0.0) == kills
+
+
+def test_a_host_without_ranks_does_not_report_that_it_has_halted():
+    machine = agent(desired(ranks=()))
+    assert (machine.stage, machine.ranks) == (Stage.IDLE, ())
+    assert status_of(machine).stage == Stage.IDLE
+
+
+def test_caps_are_those_of_the_newest_generation():
+    machine = agent(desired(caps={1: 3}))
+    assert machine.caps == {1: 3}
+    machine.handle(desired(generation=2), 0.0)
+    assert machine.caps == {}

@@ -113,7 +113,7 @@ def test_a_run_that_is_scaled_has_so_many_workers_and_each_rank_stays() -> None:
 
 def test_a_size_that_hosts_have_no_capacity_for_is_refused() -> None:
     members = elastic(capacity=2)
-    assert not members.refuses_size(4)
+    assert members.refuses_size(4) == ""
     assert members.refuses_size(5) == "its hosts can run 4; let another host join"
     assert "max_workers" in members.refuses_size(7)
 
@@ -217,6 +217,7 @@ def test_a_host_that_took_part_and_is_no_member_is_fenced() -> None:
         return members.is_fenced(Status(host=host, number=0, generation=generation))
 
     assert [host for host in "abcde" if is_fenced(host, 4)] == ["d", "e"]
+    assert is_fenced("e", 1)
     assert not is_fenced("e", 0)
     members.join(Status(host="e", number=0))
     assert not is_fenced("e", 4)
