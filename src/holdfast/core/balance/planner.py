@@ -113,7 +113,8 @@ def level(costs: Sequence[Cost], num_shards: int) -> float:
         shards = shards + more
         slope = slope + change
         time = bend
-    return time + (num_shards - shards) / slope if slope > 0 else time
+    # Rounding may leave a tiny slope once all caps are used up: all workers have ended by then.
+    return min(time + (num_shards - shards) / slope, bends[-1][0]) if slope > 0 else time
 
 
 def aligned(
