@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.balance.planner import ALIGNED_SLACK, Cost, aligned, fastest, makespan, within
+from holdfast.core.balance.planner import (
+    ALIGNED_SLACK,
+    Cost,
+    aligned,
+    fastest,
+    level,
+    makespan,
+    within,
+)
 from holdfast.core.step import tree
 from holdfast.core.step.plan import Plan
 
@@ -38,6 +46,7 @@ def test_no_plan_is_faster(costs, data):
         if all(count <= cost.cap for cost, count in zip(costs, plan, strict=True))
     )
     assert makespan(costs, counts) == min(makespan(costs, plan) for plan in allowed)
+    assert level(costs, num_shards) <= makespan(costs, counts) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("num_shards", [7, 16, 1600])
@@ -79,3 +88,80 @@ def partial_sums(counts):
     return sum(
         tree.partials_left(plan.shards_of(rank), plan.num_shards) for rank in range(len(counts))
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shards"), [(0.0, 1), (4.9, 1), (5.0, 2), (6.9, 2), (11.0, 5), (13.0, 5)]
+)
+def test_a_worker_has_at_least_one_shard_and_at_most_its_cap(seconds, shards):
+    cost = Cost(1.0, 2.0, 5)
+    assert cost.shards_within(seconds) == shards
+    assert (cost.seconds(0), cost.seconds(3)) == (1.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_shards", "end"),
+    [
+        ([(0, 1, 8)], 5, 5),
+        ([(0, 1, 8), (0, 1, 8)], 8, 4),
+        ([(0, 1, 8), (0, 1, 8)], 7, 3.5),
+        ([(0, 1, 8), (0, 3, 8)], 8, 6),
+        ([(2, 1, 9), (0, 1, 9)], 8, 5),  # (5 - 2) + 5
+        ([(0, 1, 2), (0, 1, 8)], 8, 6),  # 2 are the most of the first
+        ([(0, 1, 2), (0, 2, 3)], 5, 6),  # all that they can
+        ([(0, 1, 2), (0, 1, 3), (0, 2, 9)], 10, 10),
+        ([(0, 1, 9), (9, 1, 9)], 6, 5),  # the second has one, and ends later whatever the plan
+    ],
+)
+def test_divided_shards_would_end_together(costs, num_shards, end):
+    assert level([Cost(*cost) for cost in costs], num_shards) == pytest.approx(end)
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_shards", "counts"),
+    [
+        ([(0, 1, 8), (0, 1, 8)], 2, (1, 1)),
+        ([(0, 1, 8), (0, 3, 8)], 8, (6, 2)),
+        ([(4, 1, 9), (0, 1, 9)], 8, (2, 6)),
+        ([(9, 1, 9), (0, 1, 9)], 8, (1, 7)),
+        ([(0, 1, 2), (0, 9, 8)], 8, (2, 6)),
+        ([(0, 1, 3), (0, 1, 3)], 6, (3, 3)),
+    ],
+)
+def test_a_plan_is_the_fastest_one(costs, num_shards, counts):
+    assert fastest([Cost(*cost) for cost in costs], num_shards) == counts
+
+
+def zeros(number):
+    """Zeros at the end of a number in binary."""
+    return (number & -number).bit_length()
+
+
+@pytest.mark.parametrize("slack", [1.0, 1.02, 1.1, 1.5, 3.0])
+@pytest.mark.parametrize("slower", [1.0, 1.5, 2.7])
+def test_two_workers_are_cut_at_the_roundest_number_that_both_have_time_for(slower, slack):
+    for num_shards in (2, 7, 32, 45):
+        costs = [Cost(0.0, 1.0, num_shards), Cost(0.1, slower, num_shards)]
+        best = fastest(costs, num_shards)
+        most = [cost.shards_within(makespan(costs, best) * slack) for cost in costs]
+        cuts = range(max(1, num_shards - most[1]), min(most[0], num_shards - 1) + 1)
+        cut = max(cuts, key=zeros)
+        assert aligned(costs, best, [range(2)], slack) == (cut, num_shards - cut)
+        assert aligned(costs, best, [range(1), range(1, 2)], slack) == (cut, num_shards - cut)
+
+
+def test_hosts_are_cut_first():
+    costs = [Cost(0.0, 1.0, 64)] * 3 + [Cost(0.0, 1.2, 64)]
+    best = fastest(costs, 64)
+    assert best == (17, 17, 16, 14)
+    assert aligned(costs, best, [range(2), range(2, 4)], 1.12) == (16, 16, 18, 14)
+    assert aligned(costs, best, [range(1), range(1, 4)], 1.12) == (16, 16, 18, 14)
+    assert aligned(costs, best, [range(4)], 1.0) == (16, 17, 17, 14)
+    assert partial_sums((16, 16, 18, 14)) < partial_sums(best)
+
+
+def test_a_plan_of_another_number_of_workers_is_refused():
+    costs = [Cost(0.0, 1.0, 8)] * 3
+    for call in (lambda: makespan(costs, (4, 4)), lambda: within((4, 4), (8, 8, 8))):
+        with pytest.raises(ValueError, match="zip"):
+            call()

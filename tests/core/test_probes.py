@@ -49,3 +49,13 @@ def test_each_eviction_doubles_the_wait_up_to_a_limit():
         assert not probes.is_on_standby
     assert waits == [1, 2, 4, 8, 16, 32, 64, 64, 64]
     assert waits[-1] == MAX_DELAY
+
+
+def test_a_worker_that_is_evicted_again_needs_two_fast_probes_by_its_new_threshold():
+    probes = on_standby()
+    assert [probes.on_measured(0.1, now=20.0) for _ in range(2)] == [False, True]
+    probes.end()
+    assert probes.due_at == inf
+    probes.begin(Eviction(rank=1, reason="", step=9, threshold_s=0.5, step_s=2.0), now=100.0)
+    assert probes.due_at == 100.0 + 2 * 2.0 * STEPS_BETWEEN
+    assert [probes.on_measured(0.4, now=120.0) for _ in range(2)] == [False, True]

@@ -1,9 +1,18 @@
 """Shares of runs that claim one after the other never overlap, and nothing is refused that fits."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement.shares import Claim, Needs, Slots, Supply, divide, shortages
+from holdfast.core.placement.shares import (
+    Claim,
+    Needs,
+    Share,
+    Slots,
+    Supply,
+    divide,
+    shortages,
+)
 
 GIB = 1 << 30
 
@@ -105,3 +114,58 @@ def test_a_rank_keeps_its_slot_and_a_new_one_gets_the_lowest_free():
     assert slots.choose(4, [1, 2]) == 0
     assert slots.choose(7, [0, 2]) == 1
     assert slots.choose(5, [0, 1]) == 2, "its slot was given away"
+
+
+HOST = Supply(
+    cpus=(0, 1, 2, 3, 4, 5), max_cpus=4, gpus=("a", "b"), memory_bytes=10, available_bytes=8
+)
+
+
+def claim(cpus=(), gpus=(), memory_bytes=0):
+    return Claim(run="a", pid=1, ticket=0, cpus=cpus, gpus=gpus, memory_bytes=memory_bytes)
+
+
+def need(workers=1, cpus=0, gpus=0, memory_bytes=0):
+    return Needs(workers=workers, cpus=cpus, gpus=gpus, memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("fits", "lacks", "claims", "free"),
+    [
+        (need(2, cpus=2), need(1, cpus=5), [], 4),
+        (need(1, cpus=1), need(2, cpus=1), [claim(cpus=(0, 1, 5))], 1),
+        (need(1, cpus=1), need(2, cpus=1), [claim(cpus=(0, 1)), claim(cpus=(1, 2, 99))], 1),
+        (need(4), need(1, cpus=1), [claim(cpus=(0, 1, 2, 3, 4))], 0),  # more than its limit
+        (need(2, gpus=1), need(3, gpus=1), [], 2),
+        (need(1, gpus=1), need(1, gpus=2), [claim(gpus=("b", "c"))], 1),
+        (need(2, memory_bytes=4), need(3, memory_bytes=3), [], 8),
+        (need(1, memory_bytes=6), need(1, memory_bytes=7), [claim(memory_bytes=4)], 6),
+        (need(5), need(1, memory_bytes=1), [claim(memory_bytes=11)], 0),
+    ],
+)
+def test_a_run_lacks_what_is_more_than_what_is_free(fits, lacks, claims, free):
+    assert shortages(fits, HOST, claims) == []
+    (found,) = shortages(lacks, HOST, claims)
+    asked = {"CPUs": lacks.cpus, "GPUs": lacks.gpus, "memory": lacks.memory_bytes}
+    assert (found.free, found.workers, found.each) == (free, lacks.workers, asked[found.what])
+    assert found.is_final == (found.each * found.workers > found.total)
+
+
+def test_workers_get_free_ones_in_order_and_then_others():
+    claims = [claim(cpus=(1, 2), gpus=("a",))]
+    assert divide(need(2, cpus=2, gpus=1), HOST, claims) == (
+        Share(cpus=(0, 3), gpus=("b",)),
+        Share(cpus=(4, 5), gpus=("a",)),
+    )
+    first, second = divide(need(2, cpus=3), HOST, claims)
+    assert (first.cpus, second.cpus) == ((0, 3, 4), (5, 1, 2))
+    assert divide(need(1), HOST, claims) == (Share(cpus=(), gpus=()),)
+
+
+def test_a_first_slot_is_the_lowest_free_one():
+    assert Slots().choose(0, []) == 0
+    assert Slots().choose(0, [1, 2]) == 0
+    assert Slots().choose(3, [0, 1]) == 2
+    slots = Slots()
+    assert [slots.choose(3, [0]), slots.choose(3, []), slots.choose(3, [1])] == [1, 1, 0]
+    assert slots.choose(3, []) == 0, "its newest one"

@@ -4,7 +4,14 @@ import random
 
 import pytest
 
-from holdfast.core.balance.slowdowns import Slowdowns
+from holdfast.core.balance.slowdowns import (
+    CERTAIN,
+    LEAST_USUAL,
+    NEW_USUAL,
+    Slowdown,
+    Slowdowns,
+    SlowReason,
+)
 from holdfast.core.balance.stragglers import Straggler
 from holdfast.core.balance.times import StepTimes
 
@@ -101,3 +108,149 @@ def test_a_straggler_that_has_slowed_down_says_why():
     for _ in range(5):
         run.step(throttled=80)
     assert straggler.because(run.slowdowns.reason_of(1)).reason == f"{reason} (throttling)"
+
+
+def shards(total_ms=10.0, data=0.0, throttled=0.0, processor=8.0, count=4):
+    """The times of a step with so many shards that each take so long."""
+    parts = (int(each * count * MS) for each in (total_ms, data, throttled, processor))
+    names = ("shards_ns", "data_ns", "throttled_ns", "processor_ns")
+    return StepTimes(**dict(zip(names, parts, strict=True)))
+
+
+def usual(steps=20, ranks=(0, 1), **parts):
+    """The slowdowns of two workers that usually take 10 ms for a shard, 8 ms of them computing."""
+    slowdowns = Slowdowns()
+    for _ in range(steps):
+        assert slowdowns.observe(ranks, [shards(**parts)] * 2, [4, 4]) == []
+    return slowdowns
+
+
+def test_it_takes_three_steps_in_a_row_that_are_1_3_times_as_slow():
+    slowdowns, well = usual(ranks=(3, 5), total_ms=1000), shards(1000)
+    for total_ms in (1300, 1300, 1299) * 5:
+        assert slowdowns.observe([3, 5], [well, shards(total_ms)], [4, 4]) == []
+    steps = [slowdowns.observe([3, 5], [well, shards(1300)], [4, 4]) for _ in range(4)]
+    assert steps == [[], [], [Slowdown(5, 1.3, SlowReason.CONTENTION)], []]
+    assert slowdowns.reason_of(5) is SlowReason.CONTENTION
+    assert slowdowns.reason_of(3) is None
+
+
+def test_it_is_as_fast_as_before_after_three_steps_in_a_row_up_to_1_15():
+    slowdowns, well = usual(total_ms=1000), shards(1000)
+    for _ in range(3):
+        slowdowns.observe([0, 1], [well, shards(2000)], [4, 4])
+    for total_ms in (1150, 1150, 1151) * 5:
+        assert slowdowns.observe([0, 1], [well, shards(total_ms)], [4, 4]) == []
+    steps = [slowdowns.observe([0, 1], [well, shards(1150)], [4, 4]) for _ in range(4)]
+    assert steps == [[], [], [Slowdown(1, 1.15, None)], []]
+    assert slowdowns.reason_of(1) is None
+
+
+@pytest.mark.parametrize(
+    ("slow", "reason"),
+    [
+        ({"throttled": 500, "data": 1000}, SlowReason.THROTTLING),  # half of it
+        ({"throttled": 490, "data": 750}, SlowReason.DATA),  # 250 ms are usual
+        ({"throttled": 490, "data": 740}, SlowReason.CONTENTION),
+        ({"data": 740, "processor": 660}, SlowReason.COMPUTE),  # 500 ms are usual
+        ({"data": 740, "processor": 640}, SlowReason.CONTENTION),
+    ],
+)
+def test_the_reason_is_what_at_least_half_of_the_additional_time_went_to(slow, reason):
+    slowdowns = usual(total_ms=1000, data=250, processor=500)
+    times = [shards(1000), shards(**({"total_ms": 2000, "processor": 500} | slow))]
+    steps = [slowdowns.observe([0, 1], times, [4, 4]) for _ in range(3)]
+    assert steps[-1] == [Slowdown(1, 2.0, reason)]
+
+
+def test_another_reason_replaces_the_first_one_after_some_steps_in_a_row():
+    slowdowns = usual()
+    for _ in range(3):
+        slowdowns.observe([0, 1], [shards(), shards(20)], [4, 4])
+    reading = shards(200, data=190)
+    steps = [slowdowns.observe([0, 1], [shards(), reading], [4, 4]) for _ in range(CERTAIN)]
+    assert steps[:-1] == [[]] * (CERTAIN - 1)
+    assert [each.reason for each in steps[-1]] == [SlowReason.DATA]
+    # Its last three steps decide; one without the reason begins the count again.
+    for _ in range(4):
+        for _ in range(CERTAIN - 1):
+            stopped = shards(9000, throttled=8990)
+            assert slowdowns.observe([0, 1], [shards(), stopped], [4, 4]) == []
+        for _ in range(CERTAIN):
+            reading = shards(10**6, data=10**6 - 10)
+            assert slowdowns.observe([0, 1], [shards(), reading], [4, 4]) == []
+
+
+def test_shards_are_compared_whatever_their_number():
+    slowdowns = usual()
+    for count in (1, 2, 8, 16):
+        times = [shards(), shards(count=count)]
+        assert slowdowns.observe([0, 1], times, [4, count]) == []
+    times = [shards(), shards(20, count=2)]
+    steps = [slowdowns.observe([0, 1], times, [4, 2]) for _ in range(3)]
+    assert steps[-1] == [Slowdown(1, 2.0, SlowReason.CONTENTION)]
+
+
+def test_a_step_without_shards_counts_neither_for_nor_against():
+    slowdowns = usual()
+    for _ in range(2):
+        slowdowns.observe([0, 1], [shards(), shards(20)], [4, 4])
+    assert slowdowns.observe([0, 1], [shards(), StepTimes()], [4, 0]) == []
+    found = slowdowns.observe([0, 1], [shards(), shards(20)], [4, 4])
+    assert [each.rank for each in found] == [1]
+
+
+@pytest.mark.parametrize(("other_ms", "is_named"), [(10, True), (15, True), (16, False)])
+def test_a_worker_is_named_unless_another_slowed_down_nearly_as_much(other_ms, is_named):
+    slowdowns = usual()
+    times = [shards(other_ms), shards(20)]
+    found = [each.rank for _ in range(3) for each in slowdowns.observe([0, 1], times, [4, 4])]
+    assert (1 in found) == is_named
+
+
+def test_a_worker_that_is_named_hides_no_other():
+    slowdowns = usual()
+    for _ in range(3):
+        slowdowns.observe([0, 1], [shards(20), shards()], [4, 4])
+    steps = [slowdowns.observe([0, 1], [shards(20), shards(20)], [4, 4]) for _ in range(3)]
+    assert [each.rank for each in steps[-1]] == [1]
+
+
+def test_what_is_usual_is_known_after_some_steps():
+    slowdowns = usual(steps=LEAST_USUAL)
+    slow = [shards(), shards(20)]
+    assert [len(slowdowns.observe([0, 1], slow, [4, 4])) for _ in range(3)] == [0, 0, 1]
+    slowdowns = usual(steps=LEAST_USUAL - 1)
+    assert not any(slowdowns.observe([0, 1], slow, [4, 4]) for _ in range(20))
+
+
+def test_all_slow_for_long_is_usual_and_one_that_is_slower_still_is_named():
+    slowdowns = usual()
+    for _ in range(NEW_USUAL + LEAST_USUAL):
+        assert slowdowns.observe([0, 1], [shards(20), shards(20)], [4, 4]) == []
+    steps = [slowdowns.observe([0, 1], [shards(20), shards(28)], [4, 4]) for _ in range(3)]
+    assert steps[-1] == [Slowdown(1, 1.4, SlowReason.CONTENTION)]
+
+
+def test_one_that_is_named_stays_slow_however_long_it_takes():
+    slowdowns = usual()
+    for _ in range(3):
+        slowdowns.observe([0, 1], [shards(), shards(20)], [4, 4])
+    for _ in range(3 * NEW_USUAL):
+        assert slowdowns.observe([0, 1], [shards(), shards(20)], [4, 4]) == []
+    assert slowdowns.reason_of(1) is SlowReason.CONTENTION
+
+
+def test_a_new_member_is_compared_with_its_own_steps():
+    slowdowns = usual()
+    for _ in range(20):
+        times = [shards(), shards(), shards(90)]
+        assert slowdowns.observe([0, 1, 2], times, [4, 4, 4]) == []
+    steps = [slowdowns.observe([1, 2], [shards(), shards(180)], [4, 4]) for _ in range(3)]
+    assert steps[-1] == [Slowdown(2, 2.0, SlowReason.CONTENTION)]
+
+
+def test_times_of_another_number_of_workers_are_refused():
+    for times, counts in (([shards()], [4, 4]), ([shards()] * 2, [4]), ([shards()], [4])):
+        with pytest.raises(ValueError, match="zip"):
+            Slowdowns().observe([0, 1], times, counts)

@@ -16,6 +16,7 @@ from holdfast.core.step.verification import most_common, wrong_ranks
         ({0: 5, 1: 7, 2: 6}, []),
         ({0: 5, 1: 7, 2: 5, 3: 7}, []),
         ({0: 7, 1: 5, 2: 5, 3: 5, 4: 6}, [0, 4]),
+        ({8: 7, 1: 6, 2: 5, 3: 5, 4: 5}, [1, 8]),
     ],
 )
 def test_the_majority_of_replicas_is_right(digests, wrong):

@@ -1,5 +1,7 @@
 """Which shards are checked by another worker."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,3 +55,50 @@ def test_ranks_with_equal_shares_are_checked_in_the_same_steps():
     for step in range(500):
         counts = {len(checked_shards(plan, place, step, 0.1)) for place in range(4)}
         assert len(counts) == 1
+
+
+@pytest.mark.parametrize(
+    ("stride", "rates"),
+    [
+        (1, (1.0, 0.6)),
+        (2, (0.5, 0.34)),
+        (3, (1 / 3, 0.25)),
+        (5, (0.2, 1 / 6)),
+        (7, (1 / 9, 0.1)),
+        (23, (1 / 25, 0.04)),
+        (47, (1 / 49,)),
+        (97, (0.01,)),
+        (113, (1 / 121,)),
+    ],
+)
+def test_of_each_stride_of_shards_one_is_checked_where_the_stride_is_a_prime(stride, rates):
+    for rate in rates:
+        checks = [is_checked(number, rate) for number in range(60 * stride)]
+        strides = [checks[first : first + stride] for first in range(0, len(checks), stride)]
+        assert [sum(each) for each in strides] == [1] * 60
+
+
+@pytest.mark.parametrize("stride", [2, 3, 5, 7, 23])
+def test_each_place_of_a_stride_is_checked_about_as_often(stride):
+    places = [
+        number % stride for number in range(100 * stride**2) if is_checked(number, 1 / stride)
+    ]
+    counts = [places.count(place) for place in range(stride)]
+    assert min(counts) > 80
+    assert max(counts) < 120
+    neighbours = sum(a == b for a, b in itertools.pairwise(places))
+    assert neighbours < (0.7 if stride < 5 else 0.1) * len(places)
+
+
+@pytest.mark.parametrize("prime", [2, 3, 5, 7, 41, 47, 211, 227])
+def test_a_rate_of_one_in_a_prime_is_met_exactly_whatever_is_rounded(prime):
+    assert sum(is_checked(number, 1 / prime) for number in range(10 * prime)) == 10
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_shards_of_a_rank_are_numbered_through_all_steps(place):
+    plan = Plan(counts=(3, 1, 4))
+    own = plan.shards_of(place)
+    checked = [checked_shards(plan, place, step, 0.1) for step in range(70)]
+    numbers = [step * len(own) + own.index(each) for step in range(70) for each in checked[step]]
+    assert numbers == [number for number in range(70 * len(own)) if is_checked(number, 0.1)]
