@@ -110,6 +110,7 @@ def test_a_worker_has_at_least_one_shard_and_at_most_its_cap(seconds, shards):
         ([(0, 1, 2), (0, 1, 8)], 8, 6),  # 2 are the most of the first
         ([(0, 1, 2), (0, 2, 3)], 5, 6),  # all that they can
         ([(0, 1, 2), (0, 1, 3), (0, 2, 9)], 10, 10),
+        ([(0, 1, 8), (0, 7.2966700610976725, 5), (3.5, 10, 4)], 17, 43.5),  # with rounded slopes
         ([(0, 1, 9), (9, 1, 9)], 6, 5),  # the second has one, and ends later whatever the plan
     ],
 )
