@@ -38,40 +38,76 @@ def replica_of(model, optimizer):
     return Replica(trained, layout, torch.zeros(layout.size_bytes, dtype=torch.uint8))
 
 
-@contextlib.contextmanager
-def stepper_of(replica, **keys):
-    """A stepper of the only worker of a job with these keys."""
+class Member:
+    """A worker without a run, in memory that it may share with others.
+
+    Args:
+        job: The job.
+        arena: The memory, as this worker sees it.
+        group: The workers.
+        replica: Its replica.
+        run_dir: The run directory.
+        mapped: Memory of devices; None if there is none.
+    """
+
+    def __init__(self, job, arena, group, replica, run_dir=Path(), mapped=None):
+        self.arena, self.group, self.replica, self.model = arena, group, replica, replica.model
+        self._ends = pair()
+        agent = AgentLink(WorkerStatus(arena, group.rank), arena, self._ends[0])
+        factory = stepper_factory(job, replica.model, replica.flat.device)
+        trained = dict(replica.model.named_parameters())
+        self.sections = Sections(
+            arena,
+            trained if factory.reduces_in_slots else {},
+            dict(replica.model.named_buffers()),
+            num_leaves=job.num_leaves,
+            num_shards=job.shards,
+            replica_bytes=replica.layout.size_bytes,
+            keeps_errors=job.keeps_errors,
+            mapped=mapped,
+        )
+        self.replicas = ReplicaChecker(replica, group, 0)
+        worker = WorkerContext.of(job, group, agent, arena)
+        self.status = worker.status
+        self.stepper = factory.build(
+            StepContext(
+                replica=replica,
+                trained=trained,
+                sections=self.sections,
+                replicas=self.replicas,
+                worker=worker,
+                run_dir=run_dir,
+            )
+        )
+
+    def close(self):
+        for end in self._ends:
+            end.close()
+
+
+def job_of(**keys):
     keys = {"name": "digits", "data": {"name": "digits"}, "shards": SHARDS, "workers": 1} | keys
-    job, arena = load.check(keys, where="test"), Arena.create(1)
+    return load.check(keys, where="test")
+
+
+@contextlib.contextmanager
+def member_of(replica, *, mapped=None, run_dir=Path(), **keys):
+    """The only worker of a job with these keys."""
+    job, arena = job_of(**keys), Arena.create(1)
     group = Group(arena, 0, 10.0, describe)
     group.enter(1, (0,))
-    near, far = pair()
-    agent = AgentLink(WorkerStatus(arena, 0), arena, near)
-    factory = stepper_factory(job, replica.model, replica.flat.device)
-    trained = dict(replica.model.named_parameters())
-    sections = Sections(
-        arena,
-        trained if factory.reduces_in_slots else {},
-        dict(replica.model.named_buffers()),
-        num_leaves=SHARDS,
-        num_shards=SHARDS,
-        replica_bytes=replica.layout.size_bytes,
-    )
-    found = factory.build(
-        StepContext(
-            replica=replica,
-            trained=trained,
-            sections=sections,
-            replicas=ReplicaChecker(replica, group, 0),
-            worker=WorkerContext.of(job, group, agent, arena),
-            run_dir=Path(),
-        )
-    )
-    found.assign(0, Plan.even(SHARDS, 1))
-    found.resume(0)
+    found = Member(job, arena, group, replica, run_dir, mapped)
+    found.stepper.assign(0, Plan.even(job.shards, 1))
+    found.stepper.resume(0)
     yield found
-    near.close()
-    far.close()
+    found.close()
+
+
+@contextlib.contextmanager
+def stepper_of(replica, **keys):
+    """The stepper of the only worker of a job with these keys."""
+    with member_of(replica, **keys) as member:
+        yield member.stepper
 
 
 def batch(shard):
@@ -84,14 +120,14 @@ def loss_of(model, shard):
     return nn.functional.mse_loss(model(x), y)
 
 
-def compute(stepper, model, work, factor=1):
+def compute(stepper, model, work, factor=1, scale=1):
     stepper.begin_shard(work, seed=work.item.leaf)
-    stepper.backward(factor * loss_of(model, work.item.leaf), 1 / SHARDS, scale=1)
+    stepper.backward(factor * loss_of(model, work.item.leaf), 1 / SHARDS, scale=scale)
     stepper.end_shard()
 
 
-def finish(stepper, model, step, factor=1):
+def finish(stepper, model, step, factor=1, scale=1):
     """Compute the rest of a step whose losses are multiplied by `factor`, and commit it."""
     while work := stepper.next_work():
-        compute(stepper, model, work, factor)
-    return stepper.commit(step, VOTE, scale=1)
+        compute(stepper, model, work, factor, scale)
+    return stepper.commit(step, VOTE, scale=scale)
