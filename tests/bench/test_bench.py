@@ -18,6 +18,7 @@ from conftest import wait_until
 from holdfast.collectives.algorithms.choice import ALGORITHMS
 from holdfast_bench import recovery
 from holdfast_bench.on_hosts.namespaces import Namespaces
+from holdfast_bench.on_hosts.reducing_host import METHODS
 from holdfast_bench.sizes import CHANGES
 
 pytestmark = pytest.mark.slow
@@ -130,7 +131,8 @@ def test_reductions_of_hosts_are_told_beside_gloo_and_a_stream_on_the_same_links
     few = ["--measure", "reduction", "--hosts", "3", "--workers", "1", "--sizes-kb", "64"]
     found = json.loads(bench("hosts", *few, "--link", "1gbit", "--rounds", "2", "--json"))
     rows = {row["system"]: row for row in found["rows"]}
-    assert list(rows) == ["holdfast", "holdfast, TLS", *ALGORITHMS, "order-free", "gloo", "stream"]
+    ours = ["holdfast", "holdfast, TLS", *ALGORITHMS, *METHODS, "order-free"]
+    assert list(rows) == [*ours, "gloo", "stream"]
     assert rows["gloo"]["speed_of_gloo"] == 1
     assert all(row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"] for row in rows.values())
     assert {"time_of_order_free", "of_line"} <= rows["holdfast"].keys()

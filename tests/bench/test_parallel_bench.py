@@ -20,6 +20,7 @@ def test_every_way_to_divide_a_model_trains_in_less_memory():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_every_way_to_divide_a_model_recovers():
     ways = parallel.recoveries("lm", microbatches=4, chance=random.Random(0))
     rows = {row["way"]: row for row in parallel.recovery_rows("lm", ways, rounds=1)}
